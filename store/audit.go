@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// AuditEntry is one change as the record keeps it. Values hold no secret; a changed secret is named, not shown.
+type AuditEntry struct {
+	ID           AuditEntryID
+	AccountID    AccountID
+	Action       string // created, updated, deleted, read, approved, rejected, …
+	ResourceType string // System::Node, …
+	ResourceID   string
+	Old, New     Object // only what changed; nil is {}
+	Actor        Actor
+	CreatedAt    Time
+	PreviousHash string
+	Hash         string
+	Sequence     int64
+}
+
+// Audit appends a row to the hash chain, in the transaction of the change that it tells.
+func (tx *Tx) Audit(ctx context.Context, e AuditEntry) (AuditEntryID, error) {
+	e.ID, e.Actor, e.CreatedAt = AuditEntryID(tx.NewID()), tx.actor, At(tx.now)
+	if e.Old == nil {
+		e.Old = Object{}
+	}
+	if e.New == nil {
+		e.New = Object{}
+	}
+	row := tx.queryRow(ctx, `SELECT sequence, hash FROM audit ORDER BY sequence DESC LIMIT 1`)
+	if err := row.Scan(&e.Sequence, &e.PreviousHash); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("read the end of the audit chain: %w", err)
+	}
+	e.Sequence++
+	c, err := e.content()
+	if err != nil {
+		return "", err
+	}
+	e.Hash = c.hash()
+	tx.effects = append(tx.effects, e)
+	err = tx.exec(ctx, `INSERT INTO audit (sequence, id, account_id, action, resource_type, resource_id, actor, verb, old_values,
+		new_values, operation_id, correlation_id, created_at, previous_hash, hash) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`,
+		e.Sequence, e.ID, e.AccountID, e.Action, e.ResourceType, e.ResourceID, c.Actor, e.Actor.Verb, c.Old, c.New,
+		nullable(e.Actor.OperationID), e.Actor.CorrelationID, e.CreatedAt, e.PreviousHash, e.Hash)
+	if err != nil {
+		return "", fmt.Errorf("append to the audit chain: %w", err)
+	}
+	return e.ID, nil
+}
+
+// auditContent is what an entry's hash covers, as the columns hold it.
+type auditContent struct {
+	Sequence                                      int64
+	PreviousHash, ID, AccountID, Action           string
+	ResourceType, ResourceID, Actor, Verb         string
+	Old, New, OperationID, CorrelationID, Created string
+}
+
+func (e AuditEntry) content() (auditContent, error) {
+	actor, err := json.Marshal(map[string]string{"kind": e.Actor.Kind, "id": e.Actor.ID})
+	if err != nil {
+		return auditContent{}, err
+	}
+	oldValues, err := json.Marshal(e.Old)
+	if err != nil {
+		return auditContent{}, fmt.Errorf("encode old values: %w", err)
+	}
+	newValues, err := json.Marshal(e.New)
+	if err != nil {
+		return auditContent{}, fmt.Errorf("encode new values: %w", err)
+	}
+	return auditContent{Sequence: e.Sequence, PreviousHash: e.PreviousHash, ID: string(e.ID), AccountID: string(e.AccountID),
+		Action: e.Action, ResourceType: e.ResourceType, ResourceID: e.ResourceID, Actor: string(actor), Verb: e.Actor.Verb,
+		Old: string(oldValues), New: string(newValues), OperationID: e.Actor.OperationID, CorrelationID: e.Actor.CorrelationID,
+		Created: e.CreatedAt.String()}, nil
+}
+
+func (c auditContent) hash() string {
+	b, _ := json.Marshal(c) // a struct of strings and a number always encodes
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+const auditColumns = `sequence, id, coalesce(account_id, ''), action, resource_type, resource_id, actor, verb, old_values, new_values,
+	coalesce(operation_id, ''), correlation_id, created_at, previous_hash, hash`
+
+// BrokenAuditError names the first row of the audit chain that does not fit.
+type BrokenAuditError struct {
+	Sequence int64
+	ID       string
+	Reason   string
+}
+
+func (e *BrokenAuditError) Error() string {
+	return fmt.Sprintf("audit row %d (%s): %s", e.Sequence, e.ID, e.Reason)
+}
+
+// VerifyAudit walks the chain and answers how many rows fit; the first that doesn't is a *BrokenAuditError.
+// each, if not nil, is called with every row that fits.
+func VerifyAudit(ctx context.Context, v *View, each func(AuditEntry) error) (int64, error) {
+	rows, err := v.query(ctx, `SELECT `+auditColumns+` FROM audit ORDER BY sequence`)
+	if err != nil {
+		return 0, fmt.Errorf("read the audit chain: %w", err)
+	}
+	defer rows.Close()
+	var count int64
+	previous := ""
+	for rows.Next() {
+		c, hash, err := scanAuditContent(rows)
+		if err != nil {
+			return count, err
+		}
+		switch {
+		case c.Sequence != count+1:
+			return count, &BrokenAuditError{c.Sequence, c.ID, fmt.Sprintf("row %d is missing before it", count+1)}
+		case c.PreviousHash != previous:
+			return count, &BrokenAuditError{c.Sequence, c.ID, "it does not follow the row before it"}
+		case c.hash() != hash:
+			return count, &BrokenAuditError{c.Sequence, c.ID, "its content is not what was written"}
+		}
+		if each != nil {
+			e, err := c.entry(hash)
+			if err != nil {
+				return count, err
+			}
+			if err := each(e); err != nil {
+				return count, err
+			}
+		}
+		count, previous = count+1, hash
+	}
+	return count, rows.Err()
+}
+
+// AuditOf lists an account's rows about a type of resource, oldest first; id narrows it to one where not empty.
+func AuditOf(ctx context.Context, v *View, acct AccountID, resourceType, id string) ([]AuditEntry, error) {
+	return collect(v, ctx, func(_ *View, s scanner) (AuditEntry, error) {
+		c, hash, err := scanAuditContent(s)
+		if err != nil {
+			return AuditEntry{}, err
+		}
+		return c.entry(hash)
+	}, `SELECT `+auditColumns+` FROM audit WHERE account_id = ?1 AND resource_type = ?2 AND (?3 = '' OR resource_id = ?3)
+		ORDER BY sequence`, acct, resourceType, id)
+}
+
+func scanAuditContent(s scanner) (auditContent, string, error) {
+	var c auditContent
+	var hash string
+	err := s.Scan(&c.Sequence, &c.ID, &c.AccountID, &c.Action, &c.ResourceType, &c.ResourceID, &c.Actor, &c.Verb, &c.Old, &c.New,
+		&c.OperationID, &c.CorrelationID, &c.Created, &c.PreviousHash, &hash)
+	if err != nil {
+		return c, "", fmt.Errorf("read an audit row: %w", err)
+	}
+	return c, hash, nil
+}
+
+func (c auditContent) entry(hash string) (AuditEntry, error) {
+	e := AuditEntry{ID: AuditEntryID(c.ID), AccountID: AccountID(c.AccountID), Action: c.Action, ResourceType: c.ResourceType,
+		ResourceID: c.ResourceID, PreviousHash: c.PreviousHash, Hash: hash, Sequence: c.Sequence}
+	var actor struct{ Kind, ID string }
+	if err := json.Unmarshal([]byte(c.Actor), &actor); err != nil {
+		return e, fmt.Errorf("read the actor of audit row %s: %w", c.ID, err)
+	}
+	e.Actor = Actor{Kind: actor.Kind, ID: actor.ID, Verb: c.Verb, OperationID: c.OperationID, CorrelationID: c.CorrelationID}
+	if err := json.Unmarshal([]byte(c.Old), &e.Old); err != nil {
+		return e, fmt.Errorf("read audit row %s: %w", c.ID, err)
+	}
+	if err := json.Unmarshal([]byte(c.New), &e.New); err != nil {
+		return e, fmt.Errorf("read audit row %s: %w", c.ID, err)
+	}
+	return e, e.CreatedAt.Scan(c.Created)
+}
+
+// nullable stores an empty text as NULL.
+func nullable[T ~string](s T) any {
+	if s == "" {
+		return nil
+	}
+	return string(s)
+}

@@ -1,0 +1,86 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"io/fs"
+	"net/url"
+
+	_ "github.com/mattn/go-sqlite3" // the driver
+	"github.com/pressly/goose/v3"
+)
+
+// What is SQLite's own stands in this file: pragmas, BEGIN IMMEDIATE, the checkpoint. A PostgreSQL store would have
+// another.
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+const readers = 8
+
+// openSQLite opens the one writer and the pool of readers of a database file.
+func openSQLite(ctx context.Context, path string) (writer, pool *sql.DB, err error) {
+	dsn := func(extra string) string {
+		return "file:" + (&url.URL{Path: path}).EscapedPath() +
+			"?_journal_mode=WAL&_synchronous=FULL&_foreign_keys=on&_busy_timeout=10000" + extra
+	}
+	writer, err = sql.Open("sqlite3", dsn("&_txlock=immediate"))
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the store: %w", err)
+	}
+	writer.SetMaxOpenConns(1)
+	if err := migrate(ctx, writer); err != nil {
+		writer.Close()
+		return nil, nil, err
+	}
+	pool, err = sql.Open("sqlite3", dsn("&_query_only=on"))
+	if err != nil {
+		writer.Close()
+		return nil, nil, fmt.Errorf("open the store's readers: %w", err)
+	}
+	pool.SetMaxOpenConns(readers)
+	pool.SetMaxIdleConns(readers)
+	return writer, pool, nil
+}
+
+func migrate(ctx context.Context, db *sql.DB) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, files)
+	if err != nil {
+		return fmt.Errorf("read the store's migrations: %w", err)
+	}
+	if _, err := p.Up(ctx); err != nil {
+		return fmt.Errorf("migrate the store: %w", err)
+	}
+	return nil
+}
+
+// checkIntegrity asks SQLite whether the file and its foreign keys are whole.
+func checkIntegrity(ctx context.Context, db *sql.DB) error {
+	var verdict string
+	if err := db.QueryRowContext(ctx, `PRAGMA integrity_check`).Scan(&verdict); err != nil {
+		return fmt.Errorf("check integrity: %w", err)
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("store is damaged: %s", verdict)
+	}
+	rows, err := db.QueryContext(ctx, `PRAGMA foreign_key_check`)
+	if err != nil {
+		return fmt.Errorf("check foreign keys: %w", err)
+	}
+	defer rows.Close()
+	if rows.Next() {
+		var table string
+		var rowid, parent, index any
+		if err := rows.Scan(&table, &rowid, &parent, &index); err != nil {
+			return err
+		}
+		return fmt.Errorf("row %v of %s refers to nothing in %v", rowid, table, parent)
+	}
+	return rows.Err()
+}
