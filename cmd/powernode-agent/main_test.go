@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"powernode/nodeapi/nodeapitest"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"powernode-agent": main})
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true})
+}
+
+// invoke runs a command line in this process.
+func invoke(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(context.Background(), args, strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEnrollWithOneFileRemovesIt(t *testing.T) {
+	t.Parallel()
+	p := nodeapitest.New(t)
+	dir := t.TempDir()
+	data, err := json.Marshal(p.Enrollment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "enrollment.json")
+	write(t, file, string(data))
+	code, out, errs := invoke("enroll", "--state-dir", filepath.Join(dir, "state"), "--enrollment", file)
+	if code != 0 || out != "enrolled as instance instance-1\n" {
+		t.Fatalf("exit %d: %s%s", code, out, errs)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("the file with the token: %v", err)
+	}
+}
+
+func TestEnrollInOneLineAndOnce(t *testing.T) {
+	t.Parallel()
+	p := nodeapitest.New(t)
+	dir := t.TempDir()
+	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.pem")
+	write(t, token, p.Token+"\n")
+	write(t, ca, p.CAPEM)
+	line := func(state string) []string {
+		return []string{"enroll", "--state-dir", filepath.Join(dir, state), "--instance", p.InstanceID, "--url", p.URL, "--token-file", token, "--ca-file", ca}
+	}
+	if code, out, errs := invoke(line("one")...); code != 0 {
+		t.Fatalf("exit %d: %s%s", code, out, errs)
+	}
+	code, _, errs := invoke(line("two")...)
+	if code != 1 || !strings.Contains(errs, "token already used") || strings.Contains(errs, p.Token) {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+}
