@@ -1,0 +1,168 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"powernode/platform/signal"
+	"powernode/store"
+)
+
+// Cleanup is how far the hosts of a decommissioned cluster are.
+type Cleanup struct {
+	State              string             `json:"state"` // cleaning, cleaned
+	Total              int                `json:"total"`
+	Cleaned            int                `json:"cleaned"`
+	PendingInstanceIDs []store.InstanceID `json:"pending_instance_ids"`
+}
+
+// Decommission ends a cluster: record, members, API address and ranges go at once, hosts are cleaned by their agents,
+// the k3s assignments of its members are disabled so that nothing bootstraps again. Instances stay.
+func (s *Service) Decommission(ctx context.Context, tx *store.Tx, c store.Cluster) (store.Tombstone, error) {
+	members, err := store.ClusterNodes(ctx, &tx.View, c.AccountID, c.ID)
+	if err != nil {
+		return store.Tombstone{}, err
+	}
+	if err := s.disableBound(ctx, tx, c, members); err != nil {
+		return store.Tombstone{}, err
+	}
+	for _, n := range members {
+		if err := s.release(ctx, tx, c, n); err != nil {
+			return store.Tombstone{}, err
+		}
+	}
+	entry, err := tx.Audit(ctx, store.AuditEntry{AccountID: c.AccountID, Action: "deleted", ResourceType: "Devops::KubernetesCluster", ResourceID: string(c.ID),
+		Old: store.Object{"name": c.Name, "slug": c.Slug, "status": c.Status, "environment": c.Environment, "node_count": len(members)}})
+	if err != nil {
+		return store.Tombstone{}, err
+	}
+	if err := store.DeleteCluster(ctx, tx, c.AccountID, c.ID); err != nil {
+		return store.Tombstone{}, fmt.Errorf("end cluster %s: %w", c.Name, err)
+	}
+	if err := s.Network.ReleaseVIP(ctx, tx, c.AccountID, c.APIVIPID); err != nil {
+		return store.Tombstone{}, err
+	}
+	if err := s.Network.ReleaseRanges(ctx, tx, c.AccountID, string(c.ID)); err != nil {
+		return store.Tombstone{}, err
+	}
+	t := store.Tombstone{ClusterID: c.ID, AccountID: c.AccountID, Name: c.Name, Slug: c.Slug, Environment: c.Environment, K8sVersion: c.K8sVersion,
+		NodeCount: int64(len(members)), DecommissionedBy: tx.Actor().ID, OperationID: store.OperationID(tx.Actor().OperationID), AuditEntryID: entry}
+	if err := store.InsertTombstone(ctx, tx, t); err != nil {
+		return t, err
+	}
+	tx.TouchNetwork(c.NetworkID)
+	if err := touchJoiners(ctx, tx, c.AccountID); err != nil {
+		return t, err
+	}
+	err = signal.Emit(ctx, tx, c.AccountID, signal.Event{Kind: "system.k3s_cluster_decommissioned",
+		Subject: signal.Subject{ClusterID: c.ID, NetworkID: c.NetworkID}, Payload: store.Object{"name": c.Name, "freed_node_count": len(members)}})
+	if err != nil {
+		return t, err
+	}
+	return store.TombstoneByID(ctx, &tx.View, c.AccountID, c.ID)
+}
+
+// disableBound disables the k3s assignments of the cluster's members, and of the server that was to be its first.
+func (s *Service) disableBound(ctx context.Context, tx *store.Tx, c store.Cluster, members []store.ClusterNode) error {
+	nodes := map[store.NodeID]string{}
+	for _, n := range members {
+		nodes[n.NodeID] = n.Role
+	}
+	if c.BootstrapInstanceID != "" {
+		first, err := store.InstanceByID(ctx, &tx.View, c.AccountID, c.BootstrapInstanceID)
+		if err != nil && !errors.Is(err, store.ErrNoRow) {
+			return err
+		}
+		if err == nil {
+			nodes[first.NodeID] = RoleServer
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(nodes)) { // in order: the plan is the run, made twice
+		role := nodes[node]
+		a, err := k3sAssignment(ctx, &tx.View, c.AccountID, node, role)
+		if err != nil {
+			return err
+		}
+		if a == nil {
+			continue
+		}
+		a.Enabled, a.DisabledBy = false, "decommission"
+		if _, err := store.UpdateAssignment(ctx, tx, *a); err != nil {
+			return err
+		}
+		_, err = tx.Audit(ctx, store.AuditEntry{AccountID: c.AccountID, Action: "updated", ResourceType: "System::NodeModuleAssignment",
+			ResourceID: string(a.ID), Old: store.Object{"enabled": true}, New: store.Object{"enabled": false, "disabled_by": "decommission"}})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// release ends a membership of a cluster that ends, and asks the host's agent to remove K3s.
+func (s *Service) release(ctx context.Context, tx *store.Tx, c store.Cluster, n store.ClusterNode) error {
+	if err := s.endMembership(ctx, tx, n); err != nil {
+		return err
+	}
+	return store.PutCleanup(ctx, tx, store.Cleanup{InstanceID: n.InstanceID, AccountID: n.AccountID, ClusterID: c.ID, Role: n.Role,
+		State: cleanupRequested, RequestedAt: store.At(tx.Now())})
+}
+
+// cleaned notes that an instance's agent has removed K3s, and tells when it was the last of its cluster.
+func (s *Service) cleaned(ctx context.Context, tx *store.Tx, instance store.Instance) error {
+	c, err := store.CleanupByInstance(ctx, &tx.View, instance.AccountID, instance.ID)
+	if errors.Is(err, store.ErrNoRow) || (err == nil && c.State != cleanupRequested) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	now := store.At(tx.Now())
+	c.State, c.CleanedAt = cleanupDone, &now
+	if err := store.PutCleanup(ctx, tx, c); err != nil {
+		return err
+	}
+	tx.TouchInstance(instance.ID)
+	_, err = tx.Audit(ctx, store.AuditEntry{AccountID: c.AccountID, Action: "cleaned", ResourceType: "System::NodeInstance", ResourceID: string(instance.ID),
+		New: store.Object{"cluster_id": c.ClusterID}})
+	if err != nil {
+		return err
+	}
+	state, err := s.CleanupOf(ctx, &tx.View, instance.AccountID, c.ClusterID)
+	if err != nil || state.State != cleanupDone {
+		return err
+	}
+	return signal.Emit(ctx, tx, instance.AccountID, signal.Event{Kind: "system.k3s_cluster_cleaned", Subject: signal.Subject{ClusterID: c.ClusterID},
+		Payload: store.Object{"cluster_id": c.ClusterID, "pending_instance_ids": []string{}}})
+}
+
+// CleanupOf says how far the hosts of a decommissioned cluster are; a terminated instance counts as cleaned.
+func (s *Service) CleanupOf(ctx context.Context, v *store.View, acct store.AccountID, id store.ClusterID) (Cleanup, error) {
+	all, err := store.CleanupsByCluster(ctx, v, acct, id)
+	if err != nil {
+		return Cleanup{}, err
+	}
+	out := Cleanup{State: "cleaning", Total: len(all), PendingInstanceIDs: []store.InstanceID{}}
+	for _, c := range all {
+		done := c.State == cleanupDone
+		if !done {
+			i, err := store.InstanceByID(ctx, v, acct, c.InstanceID)
+			if err != nil && !errors.Is(err, store.ErrNoRow) {
+				return out, err
+			}
+			done = err != nil || !i.Live()
+		}
+		if done {
+			out.Cleaned++
+			continue
+		}
+		out.PendingInstanceIDs = append(out.PendingInstanceIDs, c.InstanceID)
+	}
+	if out.Cleaned == out.Total {
+		out.State = cleanupDone
+	}
+	return out, nil
+}

@@ -1,0 +1,185 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"powernode/store"
+)
+
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+func yes() *bool { b := true; return &b }
+func no() *bool  { b := false; return &b }
+
+func ago(d time.Duration) store.Time { return store.At(noon.Add(-d)) }
+
+func since(d time.Duration) *store.Time { t := ago(d); return &t }
+
+func TestNodeStatusFollowsItsTable(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		node store.ClusterNode
+		h    store.ClusterNodeHealth
+		want string
+	}{
+		{"a join that is not ready stays one", store.ClusterNode{Status: NodeJoining, StatusSince: ago(time.Minute)}, store.ClusterNodeHealth{}, NodeJoining},
+		{"Ready without the phase ready is not yet a member at work", store.ClusterNode{Status: NodeJoining, StatusSince: ago(0)},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: yes()}, NodeJoining},
+		{"both make it active", store.ClusterNode{Status: NodeJoining, StatusSince: ago(0), JoinedAt: since(0)},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: yes()}, NodeActive},
+		{"ten minutes are too long", store.ClusterNode{Status: NodeJoining, StatusSince: ago(11 * time.Minute)}, store.ClusterNodeHealth{}, NodeError},
+		{"a moment of not ready is none", store.ClusterNode{Status: NodeActive},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: no(), NotReadySince: since(39 * time.Second)}, NodeActive},
+		{"forty seconds are", store.ClusterNode{Status: NodeActive},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: no(), NotReadySince: since(40 * time.Second)}, NodeNotReady},
+		{"silence is disconnected, whatever was measured last", store.ClusterNode{Status: NodeActive},
+			store.ClusterNodeHealth{ReportedAt: ago(4 * time.Minute), NodeReady: yes()}, NodeDisconnected},
+		{"and back", store.ClusterNode{Status: NodeDisconnected, JoinedAt: since(time.Hour)},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: yes()}, NodeActive},
+		{"what was never measured is not silent", store.ClusterNode{Status: NodeActive}, store.ClusterNodeHealth{}, NodeActive},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := nodeStatus(tt.node, nodeHealth{tt.h}, noon); got != tt.want {
+				t.Errorf("status %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestClusterStatusFollowsItsTable(t *testing.T) {
+	t.Parallel()
+	healthy := measured{now: noon, servers: 1, serversActive: 1, serversReporting: 1, firstReady: true, clusterMeasured: true,
+		cluster: store.ClusterHealth{MeasuredAt: ago(0), VIPReady: yes()}}
+	with := func(change func(*measured)) measured { m := healthy; change(&m); return m }
+	for _, tt := range []struct {
+		name string
+		c    store.Cluster
+		m    measured
+		want string
+	}{
+		{"active takes ready, Ready, the kubeconfig and the virtual IP", store.Cluster{Status: StatusBootstrapping, StatusSince: ago(0), Kubeconfig: []byte{1}}, healthy, StatusActive},
+		{"without the virtual IP it is not", store.Cluster{Status: StatusBootstrapping, StatusSince: ago(0), Kubeconfig: []byte{1}},
+			with(func(m *measured) { m.cluster.VIPReady = no() }), StatusBootstrapping},
+		{"what is not measured is not healthy", store.Cluster{Status: StatusBootstrapping, StatusSince: ago(0), Kubeconfig: []byte{1}},
+			with(func(m *measured) { m.cluster.VIPReady = nil }), StatusBootstrapping},
+		{"without the kubeconfig it is not", store.Cluster{Status: StatusBootstrapping, StatusSince: ago(0)}, healthy, StatusBootstrapping},
+		{"fifteen minutes are too long", store.Cluster{Status: StatusBootstrapping, StatusSince: ago(16 * time.Minute)}, measured{now: noon}, StatusError},
+		{"a third of the agents degrades", store.Cluster{Status: StatusActive, StatusSince: ago(0), Kubeconfig: []byte{1}},
+			with(func(m *measured) { m.agents, m.agentsActive = 3, 2 }), StatusDegraded},
+		{"a quarter does not", store.Cluster{Status: StatusActive, StatusSince: ago(0), Kubeconfig: []byte{1}},
+			with(func(m *measured) { m.agents, m.agentsActive = 4, 3 }), StatusActive},
+		{"an unhealthy etcd member degrades", store.Cluster{Status: StatusActive, StatusSince: ago(0), Kubeconfig: []byte{1}},
+			with(func(m *measured) { m.etcdUnhealthy = true }), StatusDegraded},
+		{"silent servers are disconnected", store.Cluster{Status: StatusActive, StatusSince: ago(0), Kubeconfig: []byte{1}},
+			with(func(m *measured) { m.serversReporting = 0 }), StatusDisconnected},
+		{"a dead API is an error after five minutes", store.Cluster{Status: StatusDegraded, StatusSince: ago(6 * time.Minute), Kubeconfig: []byte{1}},
+			with(func(m *measured) { m.cluster.VIPReady = no() }), StatusError},
+		{"and back", store.Cluster{Status: StatusError, StatusSince: ago(time.Hour), Kubeconfig: []byte{1}}, healthy, StatusActive},
+		{"a failed bootstrap has nothing to come back to", store.Cluster{Status: StatusError, StatusSince: ago(time.Hour)}, measured{now: noon}, StatusError},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := clusterStatus(tt.c, tt.m); got != tt.want {
+				t.Errorf("status %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+const serverKubeconfig = `apiVersion: v1
+clusters:
+- cluster:
+    certificate-authority-data: Q0E=
+    server: https://127.0.0.1:6443
+  name: default
+contexts:
+- context: {cluster: default, user: default}
+  name: default
+current-context: default
+kind: Config
+users:
+- name: default
+  user: {client-certificate-data: Y2VydA==, client-key-data: a2V5}
+`
+
+func TestKubeconfigIsRewrittenToTheClusterAndItsAddress(t *testing.T) {
+	t.Parallel()
+	got, ca, err := rewriteKubeconfig(serverKubeconfig, "prod", "https://[fd00::100]:6443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `apiVersion: v1
+kind: Config
+clusters:
+    - name: prod
+      cluster:
+        server: https://[fd00::100]:6443
+        certificate-authority-data: Q0E=
+users:
+    - name: prod
+      user:
+        client-certificate-data: Y2VydA==
+        client-key-data: a2V5
+contexts:
+    - name: prod
+      context:
+        cluster: prod
+        user: prod
+current-context: prod
+`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("kubeconfig (-want +got):\n%s", diff)
+	}
+	if ca != "CA" {
+		t.Errorf("certificate authority %q, want CA", ca)
+	}
+}
+
+func TestKubeconfigWithoutWhatVerifiesIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, broken := range []string{"", "[]", "apiVersion: v1", strings.Replace(serverKubeconfig, "certificate-authority-data: Q0E=", "insecure-skip-tls-verify: true", 1),
+		strings.Replace(serverKubeconfig, "client-key-data", "token", 1)} {
+		if got, _, err := rewriteKubeconfig(broken, "prod", "https://[fd00::100]:6443"); err == nil {
+			t.Errorf("kubeconfig %q was taken: %s", broken, got)
+		}
+	}
+}
+
+func FuzzRewriteKubeconfig(f *testing.F) {
+	f.Add(serverKubeconfig)
+	f.Fuzz(func(t *testing.T, given string) {
+		got, ca, err := rewriteKubeconfig(given, "prod", "https://[fd00::100]:6443")
+		if err == nil && (ca == "" || strings.Contains(got, "insecure-skip-tls-verify")) {
+			t.Errorf("%q became an unverified kubeconfig: %q", given, got)
+		}
+	})
+}
+
+func TestSecureTokenBindsTheCA(t *testing.T) {
+	t.Parallel()
+	const want = "K10c8a9a31ebfd4cf21571d8f2f11ceab52b6cb94dfbdbb0ef5d2ef1aa6b4f5f7d1::node:secret"
+	got := secureToken("CA", "node", "secret")
+	if len(got) != len(want) || !strings.HasPrefix(got, "K10") || !strings.HasSuffix(got, "::node:secret") || got == secureToken("other CA", "node", "secret") {
+		t.Errorf("token %s", got)
+	}
+}
+
+func TestNumberedStaysADNSLabel(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a", 62) + "b"
+	for _, tt := range []struct {
+		name string
+		n    int
+		want string
+	}{{"prod", 1, "prod"}, {"prod", 2, "prod-2"}, {long, 12, strings.Repeat("a", 60) + "-12"}, {strings.Repeat("a", 60) + "---", 2, strings.Repeat("a", 60) + "-2"}} {
+		if got := numbered(tt.name, tt.n); got != tt.want {
+			t.Errorf("numbered(%q, %d) = %q, want %q", tt.name, tt.n, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package fleet
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/singleflight"
+
+	"powernode/platform/cluster"
+	"powernode/platform/network"
+	"powernode/platform/provider"
+	"powernode/store"
+)
+
+// Service is the rules of nodes, templates, modules, instances and their provisioning, and of what agents are told and
+// tell. Methods that take a transaction open none; those that reach outside (Provision's and Terminate's acts, artefact
+// fetches, Recover) take none.
+type Service struct {
+	DB        *store.DB
+	Network   *network.Service
+	Cluster   *cluster.Service
+	Providers map[string]provider.Provider // by type
+	Sealer    *store.Sealer
+	Authority *Authority
+	// PlatformURLs are the addresses of the agent API, https://HOST:PORT, as machines reach it; nil: none yet.
+	PlatformURLs func() []string
+	StateDir     string // the artefact store lies below it
+	Log          zerolog.Logger
+	// FetchClient fetches artefacts that a version names by URL; nil is the guarded client (https, public addresses).
+	FetchClient *http.Client
+
+	fetches singleflight.Group
+}
+
+// Warning is something that a caller should know of a change that was made.
+type Warning struct{ Code, Text string }
+
+func clusterWarnings(in []cluster.Warning) []Warning {
+	var out []Warning
+	for _, w := range in {
+		out = append(out, Warning(w))
+	}
+	return out
+}
+
+// urls are the platform's addresses for machines.
+func (s *Service) urls() []string {
+	if s.PlatformURLs == nil {
+		return []string{}
+	}
+	return s.PlatformURLs()
+}
+
+// audit writes the row of a change.
+func audit(ctx context.Context, tx *store.Tx, acct store.AccountID, action, resource, id string, old, changed store.Object) error {
+	_, err := tx.Audit(ctx, store.AuditEntry{AccountID: acct, Action: action, ResourceType: resource, ResourceID: id, Old: old, New: changed})
+	return err
+}
+
+// Resource types of audit rows.
+const (
+	resourceNode           = "System::Node"
+	resourceInstance       = "System::NodeInstance"
+	resourceTemplate       = "System::NodeTemplate"
+	resourceTemplateModule = "System::NodeTemplateModule"
+	resourceModule         = "System::NodeModule"
+	resourceVersion        = "System::NodeModuleVersion"
+	resourceAssignment     = "System::NodeModuleAssignment"
+	resourceTask           = "System::Task"
+	resourceCertificate    = "System::NodeCertificate"
+	resourceArtifact       = "System::Artifact"
+)

@@ -1,0 +1,221 @@
+package governance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"powernode/schema"
+	"powernode/store"
+)
+
+const maxComment = 500
+
+// Decision is a person's decision of an operation.
+type Decision struct {
+	OperationID store.OperationID `json:"operation_id"`
+	PlanDigest  string            `json:"plan_digest"` // as it was shown
+	Decision    string            `json:"decision"`    // approve or reject
+	Comment     string            `json:"comment"`
+	Signature   []byte            `json:"signature"`
+}
+
+// CheckDecision holds a decision against its operation and the account's keys; it answers whose decision it is.
+func (s *Service) CheckDecision(ctx context.Context, v *store.View, acct store.AccountID, d Decision) (store.Operation, store.User, error) {
+	o, err := store.OperationByID(ctx, v, acct, d.OperationID)
+	switch {
+	case errors.Is(err, store.ErrNoRow):
+		return o, store.User{}, schema.Errorf(schema.NotFound, "operation not found")
+	case err != nil:
+		return o, store.User{}, fmt.Errorf("look for the operation: %w", err)
+	case utf8.RuneCountInString(d.Comment) > maxComment:
+		return o, store.User{}, schema.InvalidArgument("/comment", nil, "comment must have at most %d characters", maxComment)
+	case d.Decision != Approve && d.Decision != Reject:
+		return o, store.User{}, schema.InvalidArgument("/decision", Plain(d.Decision, 64), "decision must be one of: approve, reject")
+	case o.Status != Pending:
+		return o, store.User{}, schema.Errorf(schema.Conflict, "the operation is %s", o.Status)
+	case !o.ExpiresAt.After(v.Now()):
+		return o, store.User{}, schema.Errorf(schema.Conflict, "the operation is %s", Expired)
+	case d.PlanDigest != o.PlanDigest:
+		return o, store.User{}, errStale
+	}
+	keys, err := s.Keys(ctx, v, acct)
+	if err != nil {
+		return o, store.User{}, err
+	}
+	if len(keys) == 0 {
+		return o, store.User{}, errNoKey
+	}
+	k, err := s.decidedBy(keys, 0, o, d.Decision, d.Comment, d.Signature)
+	if err != nil {
+		return o, store.User{}, err
+	}
+	u, err := s.keyHolder(ctx, v, acct, k, decideOperations)
+	if err != nil {
+		return o, u, err
+	}
+	return o, u, s.mayDecide(ctx, v, o, u)
+}
+
+// decidedBy finds the key that signed a decision.
+func (s *Service) decidedBy(keys []Key, at int64, o store.Operation, decision, comment string, signature []byte) (Key, error) {
+	for _, k := range keys {
+		statement, err := s.Statement(o, decision, comment, k.UserID)
+		if err != nil {
+			return Key{}, err
+		}
+		if found, ok := signer([]Key{k}, at, statement.Bytes(), signature); ok {
+			return found, nil
+		}
+	}
+	s.suspect(o.AccountID, "approval", string(o.ID))
+	return Key{}, errSignature
+}
+
+// mayDecide refuses a person who asked for the operation themselves, unless the account has nobody else.
+func (s *Service) mayDecide(ctx context.Context, v *store.View, o store.Operation, u store.User) error {
+	if o.RequesterID != string(u.ID) {
+		return nil
+	}
+	people, err := store.Users(ctx, v, o.AccountID)
+	if err != nil {
+		return fmt.Errorf("list the account's people: %w", err)
+	}
+	if len(people) > 1 {
+		return schema.Errorf(schema.PermissionDenied, "permission denied: another person must decide what you asked for")
+	}
+	return nil
+}
+
+// WriteDecision writes a decision that CheckDecision has taken, in the transaction that it was checked in.
+func (s *Service) WriteDecision(ctx context.Context, tx *store.Tx, o store.Operation, u store.User, d Decision) (store.Operation, error) {
+	now := store.At(tx.Now())
+	status := Approved
+	if d.Decision == Reject {
+		status = Rejected
+	}
+	o.Status, o.DecidedBy, o.Comment, o.Signature, o.DecidedAt = status, string(u.ID), d.Comment, d.Signature, &now
+	o.DecisionKey = u.PublicKey
+	if err := store.UpdateOperation(ctx, tx, o); err != nil {
+		return o, fmt.Errorf("write the decision: %w", err)
+	}
+	_, err := tx.Audit(ctx, store.AuditEntry{AccountID: o.AccountID, Action: status, ResourceType: operationType, ResourceID: string(o.ID),
+		Old: store.Object{"status": Pending}, New: object(decisionRecord{Status: status, UserID: u.ID, PlanDigest: o.PlanDigest,
+			Comment: d.Comment, Signature: d.Signature})})
+	if err != nil {
+		return o, err
+	}
+	return o, s.closeSignal(ctx, tx, o, status)
+}
+
+// decisionRecord is a decision as the audit row holds it.
+type decisionRecord struct {
+	Status     string       `json:"status"`
+	UserID     store.UserID `json:"user_id"`
+	PlanDigest string       `json:"plan_digest"`
+	Comment    string       `json:"comment"`
+	Signature  []byte       `json:"signature"`
+}
+
+// Authorised refuses to run an operation that no person has approved, or that has run before. It asks the audit chain
+// and the signature, not the operation's status, which anybody who can write the database can set.
+func (s *Service) Authorised(ctx context.Context, tx *store.Tx, id store.OperationID, acct store.AccountID) error {
+	o, err := store.OperationByID(ctx, &tx.View, acct, id)
+	if err != nil {
+		return fmt.Errorf("read operation %s: %w", id, err)
+	}
+	if !o.ExpiresAt.After(tx.Now()) {
+		return schema.Errorf(schema.Conflict, "the operation is %s: what is approved runs at once or not at all", Expired)
+	}
+	return s.approvedOnce(ctx, &tx.View, o)
+}
+
+func (s *Service) approvedOnce(ctx context.Context, v *store.View, o store.Operation) error {
+	keys, err := s.Keys(ctx, v, o.AccountID)
+	if err != nil {
+		return err
+	}
+	rows, err := store.AuditOf(ctx, v, o.AccountID, operationType, string(o.ID))
+	if err != nil {
+		return fmt.Errorf("read the record of operation %s: %w", o.ID, err)
+	}
+	recorded := false
+	for _, row := range rows {
+		var r decisionRecord
+		switch {
+		case row.Action == disregarded:
+		case row.Action != Approved:
+			return schema.Errorf(schema.Conflict, "the operation was %s before", row.Action)
+		case decode(row.New, &r) && string(r.Signature) == string(o.Signature):
+			recorded = true
+		}
+	}
+	if !recorded {
+		s.suspect(o.AccountID, "approval", string(o.ID))
+		return errSignature
+	}
+	_, err = s.decidedBy(keys, 0, o, Approve, o.Comment, o.Signature)
+	return err
+}
+
+// Doubtful finds approved operations and reports whether each has an approval behind it: what a restart resumes, and
+// what was written by hand.
+func (s *Service) Doubtful(ctx context.Context, v *store.View, acct store.AccountID) (resumable, forged []store.Operation, err error) {
+	approved, err := store.Operations(ctx, v, acct, Approved, "")
+	if err != nil {
+		return nil, nil, fmt.Errorf("list approved operations: %w", err)
+	}
+	for _, o := range approved {
+		if s.approvedOnce(ctx, v, o) == nil {
+			resumable = append(resumable, o)
+			continue
+		}
+		forged = append(forged, o)
+	}
+	return resumable, forged, nil
+}
+
+// disregarded is the action of the record that an approval was found which nobody has signed.
+const disregarded = "disregarded"
+
+// Disregard puts an operation whose approval does not count back to where a person left it, and records what was found:
+// the proof of the record names it until the operation goes on.
+func (s *Service) Disregard(ctx context.Context, tx *store.Tx, o store.Operation) error {
+	rows, err := store.AuditOf(ctx, &tx.View, o.AccountID, operationType, string(o.ID))
+	if err != nil {
+		return fmt.Errorf("read the record of operation %s: %w", o.ID, err)
+	}
+	found := store.Object{"status": o.Status, "decided_by": Plain(o.DecidedBy, 64)}
+	o.Status, o.DecidedBy, o.DecisionKey, o.Comment, o.Signature, o.DecidedAt = Pending, "", nil, "", nil, nil
+	for _, row := range rows {
+		if row.Action != disregarded {
+			o.Status = row.Action
+		}
+	}
+	if err := store.UpdateOperation(ctx, tx, o); err != nil {
+		return fmt.Errorf("put operation %s back: %w", o.ID, err)
+	}
+	_, err = tx.Audit(ctx, store.AuditEntry{AccountID: o.AccountID, Action: disregarded, ResourceType: operationType, ResourceID: string(o.ID),
+		Old: found, New: store.Object{"status": o.Status}})
+	return err
+}
+
+// Due says whether something of the account's operations has to be written: one that expired, or an approval that does
+// not count.
+func (s *Service) Due(ctx context.Context, v *store.View, acct store.AccountID) (bool, error) {
+	pending, err := store.Operations(ctx, v, acct, Pending, "")
+	if err != nil {
+		return false, fmt.Errorf("list pending operations: %w", err)
+	}
+	for _, o := range pending {
+		if !o.ExpiresAt.After(v.Now()) {
+			return true, nil
+		}
+	}
+	if _, err := s.Policies(ctx, v, acct); err != nil {
+		return false, err
+	}
+	_, forged, err := s.Doubtful(ctx, v, acct)
+	return len(forged) > 0 || s.Suspected(), err
+}

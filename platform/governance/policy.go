@@ -1,0 +1,290 @@
+package governance
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"powernode/platform/signal"
+	"powernode/schema"
+	"powernode/store"
+)
+
+const policyType = "Governance::Policy"
+
+// PolicyStatement is what a person signs to set a policy, or to take one back: then Verdict is "unset".
+type PolicyStatement struct {
+	Statement      string          `json:"statement"`
+	AccountID      store.AccountID `json:"account_id"`
+	PolicyID       store.PolicyID  `json:"policy_id"`
+	ActionCategory string          `json:"action_category"`
+	Verdict        string          `json:"verdict"`
+	Scope          Scope           `json:"scope"`
+	UserID         store.UserID    `json:"user_id"`
+}
+
+// Unset is the verdict of a statement that takes a policy back.
+const Unset = "unset"
+
+// Bytes are the bytes that are signed.
+func (p PolicyStatement) Bytes() []byte {
+	p.Statement = "powernode policy v1"
+	return canonical(p)
+}
+
+// key is what an account has one policy for.
+func (p PolicyStatement) key() string { return p.ActionCategory + " " + string(canonical(p.Scope)) }
+
+// policyRecord is a policy's record as the audit row holds it.
+type policyRecord struct {
+	Policy    PolicyStatement `json:"policy"`
+	Signature []byte          `json:"signature"`
+}
+
+// standing are the account's policies by its audit chain: what a person has signed and none has taken back. The table
+// of policies is a copy of it: a row that somebody writes there by hand can only make things stricter, and one that
+// somebody removes there still stands.
+func (s *Service) standing(ctx context.Context, v *store.View, acct store.AccountID) (map[string]policyRecord, error) {
+	rows, err := store.AuditOf(ctx, v, acct, policyType, "")
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	keys, err := s.Keys(ctx, v, acct)
+	if err != nil {
+		return nil, err
+	}
+	stand, used := map[string]policyRecord{}, map[store.PolicyID]bool{}
+	for _, row := range rows {
+		var r policyRecord
+		if !decode(row.New, &r) || r.Policy.AccountID != acct || string(r.Policy.PolicyID) != row.ResourceID {
+			continue
+		}
+		k, signed := signer(keys, row.Sequence, r.Policy.Bytes(), r.Signature)
+		if !signed || k.UserID != r.Policy.UserID {
+			continue
+		}
+		if r.Policy.Verdict == Unset {
+			if now, there := stand[r.Policy.key()]; there && now.Policy.PolicyID == r.Policy.PolicyID {
+				delete(stand, r.Policy.key())
+			}
+			continue
+		}
+		if !used[r.Policy.PolicyID] { // a record that is copied to the end of the chain says nothing new
+			stand[r.Policy.key()], used[r.Policy.PolicyID] = r, true
+		}
+	}
+	return stand, nil
+}
+
+// copied says whether a row of the table is what the chain says.
+func copied(stand map[string]policyRecord, row store.Policy, scope Scope) bool {
+	r, there := stand[PolicyStatement{ActionCategory: row.ActionCategory, Scope: scope}.key()]
+	return there && r.Policy.PolicyID == row.ID && r.Policy.Verdict == row.Verdict && string(r.Signature) == string(row.Signature)
+}
+
+// PolicyView is a policy as people see it.
+type PolicyView struct {
+	ActionCategory string          `json:"action_category"`
+	Verdict        string          `json:"verdict"`
+	Source         string          `json:"source"` // default, account
+	Scope          Scope           `json:"scope"`
+	PolicyID       *store.PolicyID `json:"policy_id"`
+	SetBy          *string         `json:"set_by"`
+	Note           *string         `json:"note"` // of a row that does not count
+}
+
+// Policies are all categories with what applies to them.
+func (s *Service) Policies(ctx context.Context, v *store.View, acct store.AccountID) ([]PolicyView, error) {
+	stand, err := s.standing(ctx, v, acct)
+	if err != nil {
+		return nil, err
+	}
+	out := []PolicyView{}
+	overridden := map[string]bool{}
+	for _, r := range stand {
+		by := string(r.Policy.UserID)
+		out = append(out, PolicyView{ActionCategory: r.Policy.ActionCategory, Verdict: r.Policy.Verdict, Source: "account",
+			Scope: r.Policy.Scope, PolicyID: &r.Policy.PolicyID, SetBy: &by})
+		overridden[r.Policy.ActionCategory] = overridden[r.Policy.ActionCategory] || r.Policy.Scope == Scope{}
+	}
+	rows, err := s.byHand(ctx, v, acct, "", stand)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		note, by, id := "written by hand: it can only make things stricter", string(row.MadeBy), row.ID
+		out = append(out, PolicyView{ActionCategory: row.ActionCategory, Verdict: row.Verdict, Source: "account", Scope: row.scope,
+			PolicyID: &id, SetBy: &by, Note: &note})
+	}
+	for category, verdict := range Defaults {
+		if !overridden[category] {
+			out = append(out, PolicyView{ActionCategory: category, Verdict: string(verdict), Source: "default"})
+		}
+	}
+	slices.SortFunc(out, func(a, b PolicyView) int {
+		if c := strings.Compare(a.ActionCategory, b.ActionCategory); c != 0 {
+			return c
+		}
+		return strings.Compare(string(canonical(a.Scope)), string(canonical(b.Scope)))
+	})
+	return out, nil
+}
+
+// PolicyInput sets a policy, or takes it back.
+type PolicyInput struct {
+	Policy    PolicyStatement `json:"policy"`
+	Signature []byte          `json:"signature"`
+}
+
+// SetPolicy writes a policy that a person has signed, or takes one back.
+func (s *Service) SetPolicy(ctx context.Context, tx *store.Tx, acct store.AccountID, in PolicyInput) (PolicyView, error) {
+	p := in.Policy
+	if err := checkPolicy(p); err != nil {
+		return PolicyView{}, err
+	}
+	u, err := s.signedBy(ctx, &tx.View, acct, p, in.Signature)
+	if err != nil {
+		return PolicyView{}, err
+	}
+	stand, err := s.standing(ctx, &tx.View, acct)
+	if err != nil {
+		return PolicyView{}, err
+	}
+	before, there := stand[p.key()]
+	if p.Verdict == Unset && (!there || before.Policy.PolicyID != p.PolicyID) {
+		return PolicyView{}, schema.Errorf(schema.NotFound, "no policy of the account for %s in this scope", p.ActionCategory)
+	}
+	from, to := string(Default(p.ActionCategory)), p.Verdict
+	if there {
+		from = before.Policy.Verdict
+	}
+	if err := s.writePolicy(ctx, tx, in, from); err != nil {
+		return PolicyView{}, err
+	}
+	view := PolicyView{ActionCategory: p.ActionCategory, Verdict: p.Verdict, Source: "account", Scope: p.Scope, PolicyID: &p.PolicyID}
+	if p.Verdict == Unset {
+		to = string(Default(p.ActionCategory))
+		view = PolicyView{ActionCategory: p.ActionCategory, Verdict: to, Source: "default", Scope: p.Scope}
+	}
+	by := string(u.ID)
+	view.SetBy = &by
+	return view, signal.Emit(ctx, tx, acct, signal.Event{Kind: "system.policy_changed",
+		Payload: store.Object{"action_category": p.ActionCategory, "from": from, "to": to, "by": u.Email}})
+}
+
+func (s *Service) writePolicy(ctx context.Context, tx *store.Tx, in PolicyInput, from string) error {
+	p, scope := in.Policy, string(canonical(in.Policy.Scope))
+	action := "created"
+	if p.Verdict == Unset {
+		action = "deleted"
+		if _, err := store.DeletePolicy(ctx, tx, p.AccountID, p.ActionCategory, scope); err != nil {
+			return fmt.Errorf("take back the policy of %s: %w", p.ActionCategory, err)
+		}
+	} else if err := store.PutPolicy(ctx, tx, store.Policy{ID: p.PolicyID, AccountID: p.AccountID, ActionCategory: p.ActionCategory,
+		Verdict: p.Verdict, Scope: scope, MadeBy: p.UserID, Signature: in.Signature}); err != nil {
+		return fmt.Errorf("write the policy of %s: %w", p.ActionCategory, err)
+	}
+	_, err := tx.Audit(ctx, store.AuditEntry{AccountID: p.AccountID, Action: action, ResourceType: policyType, ResourceID: string(p.PolicyID),
+		Old: store.Object{"verdict": from}, New: object(policyRecord{Policy: p, Signature: in.Signature})})
+	return err
+}
+
+// PreparePolicy makes the statement that a person is to sign.
+func (s *Service) PreparePolicy(ctx context.Context, tx *store.Tx, acct store.AccountID, category, verdict string, scope Scope) (PolicyStatement, error) {
+	p := PolicyStatement{AccountID: acct, ActionCategory: category, Verdict: verdict, Scope: scope}
+	if verdict == Unset {
+		stand, err := s.standing(ctx, &tx.View, acct)
+		if err != nil {
+			return p, err
+		}
+		now, there := stand[p.key()]
+		if !there {
+			return p, schema.Errorf(schema.NotFound, "no policy of the account for %s in this scope", category)
+		}
+		p.PolicyID = now.Policy.PolicyID
+	} else {
+		p.PolicyID = store.PolicyID(tx.NewID())
+	}
+	if err := checkPolicy(p); err != nil {
+		return p, err
+	}
+	k, err := s.StandingKey(ctx, &tx.View, acct)
+	p.UserID = k.UserID
+	return p, err
+}
+
+// StandingKey is the key that signs now, the account's latest; precondition_failed where there is none.
+func (s *Service) StandingKey(ctx context.Context, v *store.View, acct store.AccountID) (Key, error) {
+	keys, err := s.Keys(ctx, v, acct)
+	if err != nil {
+		return Key{}, err
+	}
+	for _, k := range slices.Backward(keys) {
+		if k.Until == 0 {
+			return k, nil
+		}
+	}
+	return Key{}, errNoKey
+}
+
+func checkPolicy(p PolicyStatement) error {
+	if _, known := Defaults[p.ActionCategory]; !known {
+		candidates := []string{}
+		if near := schema.Nearest(p.ActionCategory, slices.Sorted(maps.Keys(Defaults))); near != "" {
+			candidates = []string{near}
+		}
+		return schema.InvalidArgument("/action_category", Plain(p.ActionCategory, 64), "unknown action category %s",
+			Quote(p.ActionCategory)).WithCandidates(candidates)
+	}
+	if p.Verdict == Unset {
+		return nil
+	}
+	rank, known := strictness[Verdict(p.Verdict)]
+	if !known {
+		return schema.InvalidArgument("/verdict", Plain(p.Verdict, 64),
+			"verdict must be one of: auto_approve, notify_and_proceed, require_approval, block")
+	}
+	if strings.HasSuffix(p.ActionCategory, "_force") && rank < strictness[RequireApproval] {
+		return schema.InvalidArgument("/verdict", p.Verdict, "%s can't be lowered: every force is decided by a person", p.ActionCategory)
+	}
+	return nil
+}
+
+// signedBy finds the person behind a policy's signature, who must be allowed to manage policies.
+func (s *Service) signedBy(ctx context.Context, v *store.View, acct store.AccountID, p PolicyStatement, signature []byte) (store.User, error) {
+	keys, err := s.Keys(ctx, v, acct)
+	if err != nil {
+		return store.User{}, err
+	}
+	if len(keys) == 0 {
+		return store.User{}, errNoKey
+	}
+	k, ok := signer(keys, 0, p.Bytes(), signature)
+	if !ok || p.AccountID != acct || k.UserID != p.UserID {
+		s.suspect(acct, "policy", string(p.PolicyID))
+		return store.User{}, errSignature
+	}
+	return s.keyHolder(ctx, v, acct, k, managePolicies)
+}
+
+// keyHolder is the person whose key it is, with the permission that the deed needs.
+func (s *Service) keyHolder(ctx context.Context, v *store.View, acct store.AccountID, k Key, permission string) (store.User, error) {
+	u, err := store.UserByRef(ctx, v, acct, string(k.UserID))
+	if errors.Is(err, store.ErrNoRow) {
+		return u, schema.Errorf(schema.PermissionDenied, "permission denied: the key's owner is gone")
+	}
+	if err != nil {
+		return u, fmt.Errorf("look for the key's owner: %w", err)
+	}
+	if !slices.Contains(peoplesPermissions[permission], u.Role) {
+		return u, schema.Errorf(schema.PermissionDenied, "permission denied: %s required", permission)
+	}
+	return u, nil
+}
+
+// Sign signs a statement; it is here so that signing and verifying stay beside each other.
+func Sign(key ed25519.PrivateKey, statement []byte) []byte { return ed25519.Sign(key, statement) }

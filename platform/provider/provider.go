@@ -1,0 +1,95 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+)
+
+// ErrNotFound says that the provider knows no such machine; for Terminate that is success.
+var ErrNotFound = errors.New("provider knows no such machine")
+
+// Status is a machine's state as the provider tells it, normalised.
+type Status string
+
+// Statuses. A vendor's word that is none of these is StatusUnknown, never a guess.
+const (
+	StatusPending    Status = "pending"
+	StatusStarting   Status = "starting"
+	StatusRunning    Status = "running"
+	StatusStopping   Status = "stopping"
+	StatusStopped    Status = "stopped"
+	StatusRebooting  Status = "rebooting"
+	StatusTerminated Status = "terminated"
+	StatusFailed     Status = "failed"
+	StatusUnknown    Status = "unknown"
+)
+
+// Machine is a provider's normalised answer. An ID is always set: a success without one is a failure.
+type Machine struct {
+	ID             string // the provider's own
+	InstanceID     string // the tag powernode:instance_id
+	Name           string
+	Status         Status
+	PrivateAddress netip.Addr
+	PublicAddress  netip.Addr
+	SyncedAt       time.Time
+}
+
+// CreateInput asks for a machine. InstanceID is the tag by which a create that lost its answer is found again.
+type CreateInput struct {
+	AccountID        string
+	NodeID           string
+	InstanceID       string
+	Name             string // DNS label, at most 63 characters
+	RegionCode       string
+	InstanceTypeCode string
+	MachineImage     string
+	MemoryMB         int
+	VCPUs            int
+	AdminUser        string
+	SSHKeyIDs        []string
+	AllocatePublicIP bool
+	Spot             bool
+	InitScript       string
+	// Enrollment is the JSON of nodeapi.Enrollment; it reaches the machine by file descriptor or a 0600 file.
+	Enrollment []byte
+}
+
+// Capability is what a provider can do beside making machines; callers ask first, what is not declared is refused.
+type Capability string
+
+// Capabilities.
+const (
+	CapabilityPublicIP Capability = "addresses"
+	CapabilitySpot     Capability = "spot"
+	CapabilityImages   Capability = "images"
+	CapabilitySSHKeys  Capability = "ssh_keys"
+	CapabilitySync     Capability = "sync"
+)
+
+// Provider is where machines come from. Every method is bounded by its context; Create is idempotent by InstanceID;
+// Terminate of a machine that is gone is success.
+type Provider interface {
+	Type() string
+	Capabilities() []Capability
+	Create(ctx context.Context, in CreateInput) (Machine, error)
+	// Get answers ErrNotFound for a machine that is gone.
+	Get(ctx context.Context, id string) (Machine, error)
+	// List answers all machines of the account, found by their tags.
+	List(ctx context.Context, accountID string) ([]Machine, error)
+	Start(ctx context.Context, id string) error
+	Stop(ctx context.Context, id string, mode StopMode) error
+	Reboot(ctx context.Context, id string, mode StopMode) error
+	Terminate(ctx context.Context, id string) error
+}
+
+// StopMode says whether the operating system is asked.
+type StopMode int
+
+// Stop modes.
+const (
+	Graceful StopMode = iota
+	PowerOff          // the hard way, without asking
+)
