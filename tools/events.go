@@ -1,0 +1,69 @@
+package tools
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"powernode/store"
+)
+
+// Events of reads are written in batches: a read never costs a transaction of its own.
+const (
+	readsFlushed = 200 * time.Millisecond
+	readsHeld    = 1000
+)
+
+// reads are the events of reads that are not written yet.
+type reads struct {
+	mu   sync.Mutex
+	held []*call
+}
+
+func (p *Platform) recordRead(c *call) {
+	p.reads.mu.Lock()
+	p.reads.held = append(p.reads.held, c)
+	full := len(p.reads.held) >= readsHeld
+	p.reads.mu.Unlock()
+	if full {
+		if err := p.FlushReads(context.Background()); err != nil {
+			p.Log.Error().Err(err).Msg("execution events of reads not written")
+		}
+	}
+}
+
+// FlushReads writes the events of reads that are held.
+func (p *Platform) FlushReads(ctx context.Context) error {
+	p.reads.mu.Lock()
+	held := p.reads.held
+	p.reads.held = nil
+	p.reads.mu.Unlock()
+	if len(held) == 0 {
+		return nil
+	}
+	return p.DB.Update(ctx, func(tx *store.Tx) error {
+		for _, c := range held {
+			c.fillEvent(tx, "ok")
+			if err := store.PutExecutionEvent(ctx, tx, c.event); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// RunEvents writes the events of reads until the context ends, and what is held then.
+func (p *Platform) RunEvents(ctx context.Context) error {
+	tick := time.NewTicker(readsFlushed)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := p.FlushReads(ctx); err != nil {
+				p.Log.Error().Err(err).Msg("execution events of reads not written")
+			}
+		case <-ctx.Done():
+			return p.FlushReads(context.WithoutCancel(ctx))
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"powernode/platform/governance"
+	"powernode/schema"
+	"powernode/store"
+)
+
+func governanceVerbs() []*Definition {
+	return []*Definition{requestConfirmation(), platformPreview(), platformGetOperation(), platformListOperations(), platformWhoami()}
+}
+
+type whoamiArgs struct{}
+
+type whoamiResult struct {
+	Account whoamiAccount  `json:"account"`
+	Caller  whoamiCaller   `json:"caller"`
+	Users   []whoamiPerson `json:"users"`
+}
+
+type whoamiAccount struct {
+	ID   store.AccountID `json:"id"`
+	Name string          `json:"name"`
+}
+
+type whoamiCaller struct {
+	ID   string `json:"id"`
+	Kind string `json:"kind"`
+	Role string `json:"role"`
+}
+
+type whoamiPerson struct {
+	ID    store.UserID `json:"id"`
+	Email string       `json:"email"`
+	Name  string       `json:"name"`
+}
+
+func platformWhoami() *Definition {
+	return define("platform_whoami", handler[whoamiArgs, whoamiResult]{
+		read: func(ctx context.Context, _ *Platform, v *store.View, c Caller, _ whoamiArgs) (whoamiResult, error) {
+			account, err := store.AccountByID(ctx, v, c.AccountID)
+			if err != nil {
+				return whoamiResult{}, fmt.Errorf("read the account: %w", err)
+			}
+			people, err := store.Users(ctx, v, c.AccountID)
+			if err != nil {
+				return whoamiResult{}, fmt.Errorf("list people: %w", err)
+			}
+			r := whoamiResult{Account: whoamiAccount{account.ID, account.Name}, Caller: whoamiCaller{c.ID, c.Kind, c.Role}, Users: []whoamiPerson{}}
+			for _, u := range people {
+				r.Users = append(r.Users, whoamiPerson{u.ID, u.Email, u.Name})
+			}
+			return r, nil
+		},
+	})
+}
+
+type confirmArgs struct {
+	ActionDescription string          `json:"action_description"`
+	ToolName          string          `json:"tool_name"`
+	ToolArguments     json.RawMessage `json:"tool_arguments"`
+}
+
+type confirmResult struct {
+	Status              string            `json:"status"`
+	DeferredOperationID store.OperationID `json:"deferred_operation_id"`
+	ActionCategory      string            `json:"action_category"`
+	PlanDigest          string            `json:"plan_digest"`
+	ExpiresAt           store.Time        `json:"expires_at"`
+	Message             string            `json:"message"`
+}
+
+func requestConfirmation() *Definition {
+	return define("request_confirmation", handler[confirmArgs, confirmResult]{
+		carry: func(a confirmArgs) carried {
+			return carried{verb: a.ToolName, verbAt: "/tool_name", arguments: a.ToolArguments, argumentsAt: "/tool_arguments",
+				description: a.ActionDescription, answer: confirmationRequested}
+		},
+	})
+}
+
+func confirmationRequested(parked governance.Parked) any {
+	return confirmResult{Status: "confirmation_requested", DeferredOperationID: parked.DeferredOperationID,
+		ActionCategory: parked.ActionCategory, PlanDigest: parked.PlanDigest, ExpiresAt: parked.ExpiresAt, Message: parked.Message}
+}
+
+type previewArgs struct {
+	Verb      string          `json:"verb"`
+	Arguments json.RawMessage `json:"arguments"`
+}
+
+type previewResult struct {
+	Verb         string              `json:"verb"`
+	Effects      []governance.Effect `json:"effects"`
+	Touched      governance.Touched  `json:"touched"`
+	Irreversible []string            `json:"irreversible"`
+	Policy       previewPolicy       `json:"policy"`
+	Refusals     []*schema.Error     `json:"refusals"`
+	PlanDigest   *string             `json:"plan_digest"`
+	ExpiresAt    *store.Time         `json:"expires_at"`
+}
+
+type previewPolicy struct {
+	ActionCategory string              `json:"action_category"`
+	Verdict        *governance.Verdict `json:"verdict"`
+}
+
+func platformPreview() *Definition {
+	return define("platform_preview", handler[previewArgs, previewResult]{
+		preview: func(a previewArgs) carried {
+			return carried{verb: a.Verb, verbAt: "/verb", arguments: a.Arguments, argumentsAt: "/arguments"}
+		},
+	})
+}
+
+type getOperationArgs struct {
+	DeferredOperationID store.OperationID `json:"deferred_operation_id"`
+}
+
+type getOperationResult struct {
+	Operation governance.OperationView `json:"operation"`
+}
+
+func platformGetOperation() *Definition {
+	return define("platform_get_operation", handler[getOperationArgs, getOperationResult]{
+		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a getOperationArgs) (r getOperationResult, err error) {
+			o, err := store.OperationByID(ctx, v, c.AccountID, a.DeferredOperationID)
+			if errors.Is(err, store.ErrNoRow) || (err == nil && !governance.Readable(o, c)) {
+				return r, schema.Errorf(schema.NotFound, "operation not found")
+			}
+			if err != nil {
+				return r, fmt.Errorf("look for the operation: %w", err)
+			}
+			r.Operation, err = p.Governance.Seen(o, c)
+			return r, err
+		},
+	})
+}
+
+type listOperationsArgs struct {
+	Status *string `json:"status"`
+	Limit  int     `json:"limit"`
+	Cursor *string `json:"cursor"`
+}
+
+type listOperationsResult struct {
+	Operations []governance.OperationView `json:"operations"`
+	Page
+}
+
+func platformListOperations() *Definition {
+	return define("platform_list_operations", handler[listOperationsArgs, listOperationsResult]{
+		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a listOperationsArgs) (r listOperationsResult, err error) {
+			status := orEmpty(a.Status)
+			all, err := store.Operations(ctx, v, c.AccountID, status, "")
+			if err != nil {
+				return r, fmt.Errorf("list operations: %w", err)
+			}
+			own := []store.Operation{}
+			for _, o := range all {
+				if governance.Readable(o, c) {
+					own = append(own, o)
+				}
+			}
+			own, r.Page, err = page("platform_list_operations", status, a.Limit, orEmpty(a.Cursor), own,
+				func(o store.Operation) string { return string(o.ID) })
+			r.Operations = make([]governance.OperationView, len(own))
+			for i := range own {
+				if err == nil {
+					r.Operations[i], err = p.Governance.Seen(own[i], c)
+				}
+			}
+			return r, err
+		},
+	})
+}
+
+func orEmpty(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

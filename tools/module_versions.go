@@ -1,0 +1,199 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+
+	"powernode/platform/fleet"
+	"powernode/platform/governance"
+	"powernode/store"
+)
+
+type versionArtifact struct {
+	OS     string  `json:"os"`
+	Arch   string  `json:"arch"`
+	URL    *string `json:"url"`
+	File   *string `json:"file"`
+	SHA256 string  `json:"sha256"`
+}
+
+type versionObject struct {
+	ID             store.ModuleVersionID `json:"id"`
+	ModuleID       store.ModuleID        `json:"module_id"`
+	Version        string                `json:"version"`
+	VersionNumber  int64                 `json:"version_number"`
+	PromotionState string                `json:"promotion_state"`
+	Current        bool                  `json:"current"`
+	Servable       bool                  `json:"servable"`
+	MadeBy         string                `json:"made_by"`
+	Artifacts      []versionArtifact     `json:"artifacts"`
+	Manifest       json.RawMessage       `json:"manifest"`
+	CreatedAt      store.Time            `json:"created_at"`
+}
+
+func versionOf(m store.Module, v store.ModuleVersion) versionObject {
+	return versionObject{ID: v.ID, ModuleID: v.ModuleID, Version: v.Version, VersionNumber: v.VersionNumber, PromotionState: v.PromotionState,
+		Current: m.CurrentVersionID == v.ID, Servable: v.Servable(), MadeBy: v.MadeBy, Manifest: v.Manifest.V, CreatedAt: v.CreatedAt,
+		Artifacts: mapped(v.Artifacts.V, func(a store.VersionArtifact) versionArtifact {
+			return versionArtifact{OS: a.OS, Arch: a.Arch, URL: orNull(a.URL), File: orNull(a.File), SHA256: a.SHA256}
+		})}
+}
+
+type listVersionsArgs struct {
+	ModuleID store.ModuleID `json:"module_id"`
+	Limit    int            `json:"limit"`
+	Cursor   string         `json:"cursor"`
+}
+
+type listVersionsResult struct {
+	Versions []versionObject `json:"versions"`
+	Page
+}
+
+func listModuleVersions() *Definition {
+	const verb = "system_list_module_versions"
+	return define(verb, handler[listVersionsArgs, listVersionsResult]{
+		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a listVersionsArgs) (r listVersionsResult, err error) {
+			m, err := fleet.ModuleByID(ctx, v, c.AccountID, a.ModuleID)
+			if err != nil {
+				return r, err
+			}
+			all, err := store.ModuleVersions(ctx, v, c.AccountID, m.ID)
+			if err != nil {
+				return r, err
+			}
+			all, r.Page, err = page(verb, m.ID, a.Limit, a.Cursor, all, func(v store.ModuleVersion) string { return string(v.ID) })
+			r.Versions = mapped(all, func(v store.ModuleVersion) versionObject { return versionOf(m, v) })
+			return r, err
+		},
+	})
+}
+
+type artifactArgs struct {
+	OS     string `json:"os"`
+	Arch   string `json:"arch"`
+	URL    string `json:"url"`
+	File   string `json:"file"`
+	SHA256 string `json:"sha256"`
+}
+
+// manifestArgs is a manifest as the contract types it; the domain takes it as the object that it is.
+type manifestArgs struct {
+	Dependencies *struct {
+		Requires   []string `json:"requires"`
+		Recommends []string `json:"recommends"`
+		Conflicts  []string `json:"conflicts"`
+		Provides   []string `json:"provides"`
+	} `json:"dependencies"`
+	ConfigSchema store.Object `json:"config_schema"`
+	Packages     []string     `json:"packages"`
+	Services     []struct {
+		Name    string       `json:"name"`
+		Exec    string       `json:"exec"`
+		Args    []string     `json:"args"`
+		Env     store.Object `json:"env"`
+		Restart string       `json:"restart"`
+	} `json:"services"`
+	Files []struct {
+		Path    string `json:"path"`
+		Mode    string `json:"mode"`
+		Content string `json:"content"`
+	} `json:"files"`
+}
+
+// object is the manifest without what was not given.
+func (m *manifestArgs) object() (store.Object, error) {
+	out := store.Object{}
+	if m == nil {
+		return out, nil
+	}
+	raw, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return nil, err
+	}
+	for key, value := range out {
+		if value == nil {
+			delete(out, key)
+		}
+	}
+	return out, nil
+}
+
+type createVersionArgs struct {
+	ModuleID    store.ModuleID `json:"module_id"`
+	Version     string         `json:"version"`
+	Artifacts   []artifactArgs `json:"artifacts"`
+	Manifest    *manifestArgs  `json:"manifest"`
+	MakeCurrent bool           `json:"make_current"`
+}
+
+func (a createVersionArgs) input(c Caller) (fleet.VersionInput, error) {
+	in := fleet.VersionInput{ModuleID: a.ModuleID, Version: a.Version, MakeCurrent: a.MakeCurrent, Person: c.Human()}
+	for _, x := range a.Artifacts {
+		if x.OS == "" {
+			x.OS = "linux"
+		}
+		in.Artifacts = append(in.Artifacts, store.VersionArtifact(x))
+	}
+	var err error
+	in.Manifest, err = a.Manifest.object()
+	return in, err
+}
+
+type createVersionResult struct {
+	Version versionObject `json:"version"`
+	Written
+}
+
+func createModuleVersion() *Definition {
+	return define("system_create_module_version", handler[createVersionArgs, createVersionResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a createVersionArgs) error {
+			in, err := a.input(c)
+			if err != nil {
+				return err
+			}
+			return p.Fleet.CheckCreateVersion(ctx, v, c.AccountID, in)
+		},
+		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a createVersionArgs) (r createVersionResult, err error) {
+			in, err := a.input(c)
+			if err != nil {
+				return r, err
+			}
+			// An operation that runs was approved by a person, who has seen what becomes current.
+			in.Released = tx.Actor().OperationID != ""
+			v, m, err := p.Fleet.CreateVersion(ctx, tx, c.AccountID, in)
+			if err != nil {
+				return r, err
+			}
+			r.Version = versionOf(m, v)
+			if !r.Version.Servable {
+				r.Warn("not_released", "the version was made by an assistant: it is served to no machine before a person has released it or made it current")
+			}
+			return r, nil
+		},
+		categoryIn: versionCategory,
+	})
+}
+
+// versionCategory gates a version that becomes current by the stricter of the two categories that it concerns.
+func versionCategory(ctx context.Context, p *Platform, v *store.View, c Caller, a createVersionArgs) (string, error) {
+	const create, current = "system.module_version_create", "system.module_version_set_current"
+	if !a.MakeCurrent {
+		return create, nil
+	}
+	created, err := p.Governance.Decide(ctx, v, c, create, governance.Scope{})
+	if err != nil {
+		return "", err
+	}
+	set, err := p.Governance.Decide(ctx, v, c, current, governance.Scope{})
+	if err != nil {
+		return "", err
+	}
+	if created != set && governance.Stricter(set, created) == created {
+		return create, nil
+	}
+	return current, nil
+}

@@ -1,0 +1,287 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"powernode/platform/governance"
+	"powernode/schema"
+	"powernode/store"
+)
+
+// Requests of people's surface: what the operator's command line asks of a running platform. None is a verb. Reading
+// needs what opens the control socket; whatever decides is signed by a human key, and verified here.
+const (
+	PeopleKey           = "key"            // → KeyState
+	PeopleRecordKey     = "record_key"     // governance.KeyInput → KeyState
+	PeopleOperations    = "operations"     // OperationsRequest → OperationsAnswer
+	PeopleOperation     = "operation"      // OperationRequest → OperationAnswer
+	PeopleDecide        = "decide"         // governance.Decision → OperationAnswer
+	PeoplePolicies      = "policies"       // → PoliciesAnswer
+	PeoplePreparePolicy = "prepare_policy" // PreparePolicyRequest → governance.PolicyStatement
+	PeopleSetPolicy     = "set_policy"     // governance.PolicyInput → governance.PolicyView
+	PeopleVerify        = "verify"         // → governance.Proof
+)
+
+// KeyState says whose human key stands.
+type KeyState struct {
+	AccountID store.AccountID `json:"account_id"`
+	Account   string          `json:"account"`
+	UserID    *store.UserID   `json:"user_id"` // null: nobody can approve yet
+	Email     *string         `json:"email"`
+	Name      *string         `json:"name"`
+	PublicKey []byte          `json:"public_key"`
+}
+
+// OperationsRequest narrows a list of operations.
+type OperationsRequest struct {
+	Status string `json:"status"` // empty: all
+}
+
+// OperationsAnswer lists operations, latest first.
+type OperationsAnswer struct {
+	Operations []governance.OperationView `json:"operations"`
+}
+
+// OperationRequest names an operation.
+type OperationRequest struct {
+	ID string `json:"id"`
+}
+
+// OperationAnswer is an operation as the person who decides sees it. Statement is what they sign, with decision and
+// comment left open; it is null where there is no human key.
+type OperationAnswer struct {
+	Operation    governance.OperationView      `json:"operation"`
+	Effects      []governance.Effect           `json:"effects"`
+	Irreversible []string                      `json:"irreversible"`
+	Statement    *governance.DecisionStatement `json:"statement"`
+	Failed       *schema.Error                 `json:"failed"` // why an approved one could not be done, or a pending one can't
+}
+
+// PreparePolicyRequest asks for the statement that a person signs to set a policy; verdict "unset" takes one back.
+type PreparePolicyRequest struct {
+	ActionCategory string           `json:"action_category"`
+	Verdict        string           `json:"verdict"`
+	Scope          governance.Scope `json:"scope"`
+}
+
+// PoliciesAnswer lists all action categories with what applies.
+type PoliciesAnswer struct {
+	Policies []governance.PolicyView `json:"policies"`
+}
+
+// People answers a request of people's surface; the body is JSON of the request's type.
+func (p *Platform) People(ctx context.Context, acct store.AccountID, request string, body json.RawMessage) (any, error) {
+	switch request {
+	case PeopleKey:
+		return p.keyState(ctx, acct)
+	case PeopleRecordKey:
+		return asked(body, func(in governance.KeyInput) (any, error) { return p.recordKey(ctx, acct, in) })
+	case PeopleOperations:
+		return asked(body, func(in OperationsRequest) (any, error) { return p.operationsFor(ctx, acct, in) })
+	case PeopleOperation:
+		return asked(body, func(in OperationRequest) (any, error) { return p.operationFor(ctx, acct, in.ID) })
+	case PeopleDecide:
+		return asked(body, func(in governance.Decision) (any, error) { return p.decideFor(ctx, acct, in) })
+	case PeoplePolicies:
+		return p.policiesFor(ctx, acct)
+	case PeoplePreparePolicy:
+		return asked(body, func(in PreparePolicyRequest) (any, error) { return p.preparePolicy(ctx, acct, in) })
+	case PeopleSetPolicy:
+		return asked(body, func(in governance.PolicyInput) (any, error) { return p.setPolicy(ctx, acct, in) })
+	case PeopleVerify:
+		return p.verify(ctx)
+	}
+	return nil, schema.Errorf(schema.NotFound, "no such request: %s", shortQuote(request))
+}
+
+func asked[T any](body json.RawMessage, answer func(T) (any, error)) (any, error) {
+	var in T
+	if err := json.Unmarshal(body, &in); err != nil {
+		return nil, schema.Errorf(schema.InvalidArguments, "the request is not understood")
+	}
+	return answer(in)
+}
+
+func (p *Platform) keyState(ctx context.Context, acct store.AccountID) (s KeyState, err error) {
+	err = p.DB.View(ctx, func(v *store.View) error {
+		account, err := store.AccountByID(ctx, v, acct)
+		if err != nil {
+			return fmt.Errorf("read the account: %w", err)
+		}
+		s = KeyState{AccountID: acct, Account: account.Name}
+		k, err := p.Governance.StandingKey(ctx, v, acct)
+		if errors.Is(err, &schema.Error{Code: schema.PreconditionFailed}) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.UserID, s.Email, s.PublicKey = &k.UserID, &k.Email, k.Public
+		u, err := store.UserByRef(ctx, v, acct, string(k.UserID))
+		if errors.Is(err, store.ErrNoRow) {
+			return nil
+		}
+		s.Name = &u.Name
+		return err
+	})
+	return s, err
+}
+
+func (p *Platform) recordKey(ctx context.Context, acct store.AccountID, in governance.KeyInput) (KeyState, error) {
+	err := p.DB.Update(ctx, func(tx *store.Tx) error {
+		tx.Act(store.Actor{Kind: governance.KindPerson, ID: governance.Plain(in.Email, 200), Verb: "init", CorrelationID: tx.NewID()})
+		_, err := p.Governance.RecordKey(ctx, tx, acct, in)
+		return err
+	})
+	if err != nil {
+		return KeyState{}, err
+	}
+	return p.keyState(ctx, acct)
+}
+
+func (p *Platform) operationsFor(ctx context.Context, acct store.AccountID, in OperationsRequest) (a OperationsAnswer, err error) {
+	a.Operations = []governance.OperationView{}
+	err = p.DB.View(ctx, func(v *store.View) error {
+		all, err := store.Operations(ctx, v, acct, in.Status, "")
+		if err != nil {
+			return fmt.Errorf("list operations: %w", err)
+		}
+		for _, o := range all {
+			view, err := p.Governance.Seen(o, Caller{})
+			if err != nil {
+				return err
+			}
+			a.Operations = append(a.Operations, view)
+		}
+		return nil
+	})
+	return a, err
+}
+
+func (p *Platform) operationFor(ctx context.Context, acct store.AccountID, id string) (a OperationAnswer, err error) {
+	var o store.Operation
+	err = p.DB.View(ctx, func(v *store.View) (err error) {
+		if o, err = operationNamed(ctx, v, acct, id); err != nil {
+			return err
+		}
+		if a.Operation, err = p.Governance.Seen(o, Caller{}); err != nil {
+			return err
+		}
+		a.Effects = governance.StoredEffects(o)
+		k, err := p.Governance.StandingKey(ctx, v, acct)
+		if errors.Is(err, &schema.Error{Code: schema.PreconditionFailed}) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		statement, err := p.Governance.Statement(o, "", "", k.UserID)
+		a.Statement = &statement
+		return err
+	})
+	if err == nil && o.Status == governance.Pending {
+		err = p.asItIs(ctx, o, &a)
+	}
+	a.Irreversible = governance.Irreversible(a.Effects)
+	return a, err
+}
+
+// asItIs has a person see the call that their approval would run: its sealed arguments, which the approval signs, and its
+// plan as it comes out now. The columns that tell of them can be changed by whoever writes the database.
+func (p *Platform) asItIs(ctx context.Context, o store.Operation, a *OperationAnswer) error {
+	arguments, err := p.Governance.Arguments(o)
+	if err != nil {
+		return err
+	}
+	var shown any
+	if err := json.Unmarshal(arguments, &shown); err != nil {
+		return fmt.Errorf("read the arguments of operation %s: %w", o.ID, err)
+	}
+	a.Operation.Arguments, a.Effects = governance.Mask(shown), []governance.Effect{}
+	_, plan, err := p.planAgain(ctx, o)
+	var refused *schema.Error
+	switch {
+	case errors.As(err, &refused):
+		a.Failed = refused
+	case err != nil:
+		return err
+	case plan != nil:
+		a.Effects = governance.Effects(plan)
+	}
+	a.Operation.Effects = a.Effects
+	return nil
+}
+
+func operationNamed(ctx context.Context, v *store.View, acct store.AccountID, id string) (store.Operation, error) {
+	o, err := store.OperationByID(ctx, v, acct, store.OperationID(id))
+	if errors.Is(err, store.ErrNoRow) {
+		return o, schema.Errorf(schema.NotFound, "operation not found")
+	}
+	return o, err
+}
+
+func (p *Platform) decideFor(ctx context.Context, acct store.AccountID, d governance.Decision) (OperationAnswer, error) {
+	view, err := p.Decide(ctx, acct, d)
+	if err != nil && view.ID == "" { // not taken
+		return OperationAnswer{}, err
+	}
+	a, readErr := p.operationFor(ctx, acct, string(d.OperationID))
+	var failed *schema.Error
+	if errors.As(err, &failed) {
+		a.Failed = failed
+		err = nil
+	}
+	return a, errors.Join(err, readErr)
+}
+
+func (p *Platform) policiesFor(ctx context.Context, acct store.AccountID) (a PoliciesAnswer, err error) {
+	err = p.DB.View(ctx, func(v *store.View) (err error) {
+		a.Policies, err = p.Governance.Policies(ctx, v, acct)
+		return err
+	})
+	p.tellSuspects(ctx)
+	return a, err
+}
+
+func (p *Platform) preparePolicy(ctx context.Context, acct store.AccountID, in PreparePolicyRequest) (s governance.PolicyStatement, err error) {
+	err = p.DB.Update(ctx, func(tx *store.Tx) (err error) {
+		s, err = p.Governance.PreparePolicy(ctx, tx, acct, in.ActionCategory, in.Verdict, in.Scope)
+		return err
+	})
+	return s, err
+}
+
+func (p *Platform) setPolicy(ctx context.Context, acct store.AccountID, in governance.PolicyInput) (view governance.PolicyView, err error) {
+	err = p.DB.Update(ctx, func(tx *store.Tx) (err error) {
+		tx.Act(store.Actor{Kind: governance.KindPerson, ID: string(in.Policy.UserID), Verb: "policies", CorrelationID: tx.NewID()})
+		view, err = p.Governance.SetPolicy(ctx, tx, acct, in)
+		return err
+	})
+	p.tellSuspects(ctx)
+	return view, err
+}
+
+func (p *Platform) verify(ctx context.Context) (proof governance.Proof, err error) {
+	err = p.DB.View(ctx, func(v *store.View) (err error) {
+		proof, err = p.Governance.Prove(ctx, v)
+		return err
+	})
+	if err != nil || !slices.ContainsFunc(proof.Findings, func(f governance.Finding) bool { return f.Table == "audit" }) {
+		return proof, err
+	}
+	return proof, p.tellBroken(ctx, proof)
+}
+
+// tellBroken emits the signal of an audit chain that does not fit, once for a row.
+func (p *Platform) tellBroken(ctx context.Context, proof governance.Proof) error {
+	return p.eachAccount(ctx, func(acct store.AccountID) error {
+		return p.DB.Update(ctx, func(tx *store.Tx) error {
+			tx.Act(store.Actor{Kind: governance.KindPlatform, ID: "platform", CorrelationID: tx.NewID()})
+			return p.Governance.TellBroken(ctx, tx, acct, proof)
+		})
+	})
+}
