@@ -1,0 +1,375 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"powernode/tools/mcp"
+)
+
+const (
+	// unanswered is how many messages may wait for their answers; more are read when there is room.
+	unanswered = 10_000
+	// bridgeWait is how long answers are waited for after the end of input: longer than serve's own bound.
+	bridgeWait = 75 * time.Second
+	// maxFruitless is how many control planes may end in a row without any answer.
+	maxFruitless = 20
+	// replayID is the id of a message that tells a new serve what the one before was told; its answer is known.
+	replayID = "replay"
+)
+
+// errClientGone says that nobody takes answers any more.
+var errClientGone = errors.New("the client takes no answers any more")
+
+// bridge carries the messages of one MCP client to a control plane and the answers back. It looks into no message but to
+// find the opening of the session. A serve that dies is started again, and gets what has no answer yet under the same call
+// ids: it answers what the one before has done, and does the rest.
+type bridge struct {
+	dir    stateDir
+	query  url.Values
+	in     *bufio.Reader
+	out    io.Writer
+	errOut io.Writer
+	prefix string // of the call ids: this process's own
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	waiting []*message // in the order of arrival; those in front have no answer yet
+	first   int        // the number of waiting[0]
+	byID    map[string]*message
+	opening []frame // initialize and what followed it, once answered
+	ended   bool    // no more input
+	broken  bool    // the connection
+	failed  error   // the client is gone, or the wait is over
+	room    chan struct{}
+}
+
+type message struct {
+	frame
+	answered bool
+}
+
+func newBridge(dir stateDir, query url.Values, in io.Reader, out, errOut io.Writer) *bridge {
+	b := &bridge{dir: dir, query: query, in: bufio.NewReaderSize(in, 64<<10), out: out, errOut: errOut, prefix: rand.Text(),
+		byID: map[string]*message{}, room: make(chan struct{}, unanswered)}
+	b.changed = sync.NewCond(&b.mu)
+	return b
+}
+
+// run carries messages until the input has ended and each has its answer. The reader is not waited for: it may hang in a
+// read of the client's, and ends with the process.
+func (b *bridge) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { b.fail(ctx.Err()) })()
+	go b.read()
+	fruitless := 0 // connections in a row that brought no answer
+	for {
+		more, err := b.await()
+		if !more {
+			return err
+		}
+		answered, err := b.session(ctx)
+		if answered {
+			fruitless = 0
+		}
+		if err == nil {
+			if fruitless++; answered || fruitless < maxFruitless {
+				continue
+			}
+			err = fmt.Errorf("it ended %d times without an answer; see %s", fruitless, b.dir.logFile())
+		}
+		fmt.Fprintln(b.errOut, "powernode:", err)
+		b.giveUp(err)
+	}
+}
+
+// read takes the client's lines until their end.
+func (b *bridge) read() {
+	for n := 0; ; {
+		line, err := mcp.ReadLine(b.in)
+		if len(line) > 0 {
+			n++
+			b.room <- struct{}{}
+			b.add(frame{id: b.prefix + "-" + strconv.Itoa(n), message: line})
+		}
+		if err != nil {
+			break
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	b.changed.Broadcast()
+	time.AfterFunc(bridgeWait, func() { b.fail(errors.New("not every message was answered in time after the end of input")) })
+}
+
+func (b *bridge) add(f frame) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := &message{frame: f}
+	b.waiting, b.byID[f.id] = append(b.waiting, m), m
+	b.changed.Broadcast()
+}
+
+// fail ends the bridge; the first reason stands.
+func (b *bridge) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failed == nil {
+		b.failed = err
+	}
+	b.changed.Broadcast()
+}
+
+// await waits until there is something to carry. An idle bridge holds no broken connection against anybody: powernode
+// stop ends a control plane, and only a further message starts one again.
+func (b *bridge) await() (more bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.failed == nil && len(b.waiting) == 0 && !b.ended {
+		b.changed.Wait()
+	}
+	b.broken = false
+	return b.failed == nil && len(b.waiting) > 0, b.failed
+}
+
+// session finds or starts the control plane, and carries messages and answers until the connection breaks or all is done.
+// An error says that there is no control plane to be had; one that dies is none.
+func (b *bridge) session(ctx context.Context) (answered bool, err error) {
+	conn, err := connectControl(ctx, b.dir)
+	if err != nil {
+		return false, err
+	}
+	c := &bridgeConn{UnixConn: conn, in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10)}
+	refused, err := c.upgrade(b.query)
+	if err != nil {
+		c.Close() //nolint:errcheck // it broke
+		return false, nil
+	}
+	if refused != nil {
+		return false, errors.Join(refused, c.Close())
+	}
+	return b.attend(c), nil
+}
+
+type bridgeConn struct {
+	*net.UnixConn
+	in  *bufio.Reader
+	out *bufio.Writer
+}
+
+// upgrade turns the connection into one of frames. An error is the connection's; a refusal is the control plane's word.
+func (c *bridgeConn) upgrade(query url.Values) (refused, err error) {
+	_, err = fmt.Fprintf(c, "POST /v1/mcp?%s HTTP/1.1\r\nHost: powernode\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0\r\n\r\n",
+		query.Encode(), bridgeProtocol)
+	if err != nil {
+		return nil, fmt.Errorf("open the session: %w", err)
+	}
+	answer, err := http.ReadResponse(c.in, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open the session: %w", err)
+	}
+	if answer.StatusCode == http.StatusSwitchingProtocols {
+		return nil, nil
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 4096))
+	if err != nil {
+		return nil, fmt.Errorf("open the session: %w", err)
+	}
+	return fmt.Errorf("the control plane refused the session (%s): %s", answer.Status, text), nil
+}
+
+// attend is session on an open connection. It says whether there was any answer.
+func (b *bridge) attend(c *bridgeConn) (answered bool) {
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		if !b.send(c) {
+			c.Close() //nolint:errcheck // it is broken, or nobody needs it
+		}
+	})
+	answered = b.receive(c)
+	b.mu.Lock()
+	b.broken = true
+	b.changed.Broadcast()
+	b.mu.Unlock()
+	sending.Wait()
+	c.Close() //nolint:errcheck // it is broken, or all was said
+	return answered
+}
+
+// send sends the opening again, and then what has no answer, in the order of arrival. It ends the connection's one side
+// when all is sent and nothing more comes; false says that the connection is of no use.
+func (b *bridge) send(c *bridgeConn) bool {
+	b.mu.Lock()
+	opening := b.opening
+	b.mu.Unlock()
+	for _, f := range opening {
+		if writeFrame(c.out, frame{id: replayID, message: f.message}) != nil {
+			return false
+		}
+	}
+	for at := 0; ; {
+		m, next, state := b.next(at)
+		switch state {
+		case carry:
+			if writeFrame(c.out, m.frame) != nil {
+				return false
+			}
+			at = next
+		case flush:
+			if c.out.Flush() != nil {
+				return false
+			}
+			b.awaitAfter(at)
+		case done:
+			return c.out.Flush() == nil && c.CloseWrite() == nil
+		case stopped:
+			return false
+		}
+	}
+}
+
+type sendState int
+
+const (
+	carry   sendState = iota // there is a message
+	flush                    // there is none now
+	done                     // there will be none
+	stopped                  // the connection broke, or the bridge ends
+)
+
+// next is the first message from the given number on that has no answer.
+func (b *bridge) next(at int) (*message, int, sendState) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.broken || b.failed != nil {
+		return nil, at, stopped
+	}
+	for at = max(at, b.first); at < b.first+len(b.waiting); at++ {
+		if m := b.waiting[at-b.first]; !m.answered {
+			return m, at + 1, carry
+		}
+	}
+	if b.ended {
+		return nil, at, done
+	}
+	return nil, at, flush
+}
+
+// awaitAfter waits for a message from the given number on, or for an end.
+func (b *bridge) awaitAfter(at int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !b.broken && b.failed == nil && !b.ended && b.first+len(b.waiting) <= at {
+		b.changed.Wait()
+	}
+}
+
+// receive hands answers to the client until the connection ends.
+func (b *bridge) receive(c *bridgeConn) (any bool) {
+	for {
+		f, err := readFrame(c.in)
+		if err != nil {
+			return any
+		}
+		if f.id == replayID {
+			continue
+		}
+		if any = true; !b.answer(f) {
+			return any
+		}
+	}
+}
+
+// answer hands one answer to the client. It is a message's only one: of two connections one counts.
+func (b *bridge) answer(f frame) bool {
+	b.mu.Lock()
+	m, known := b.byID[f.id]
+	b.mu.Unlock()
+	if !known && f.id != noteID {
+		return true
+	}
+	if len(f.message) > 0 {
+		if _, err := b.out.Write(append(f.message, '\n')); err != nil {
+			b.fail(errClientGone)
+			return false
+		}
+	}
+	if known {
+		b.settle(m)
+	}
+	return true
+}
+
+// settle strikes a message off, and keeps it where it opened the session.
+func (b *bridge) settle(m *message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.answered = true
+	delete(b.byID, m.id)
+	for len(b.waiting) > 0 && b.waiting[0].answered {
+		b.waiting[0] = nil
+		b.waiting = b.waiting[1:]
+		b.first++
+	}
+	switch openingOf(m.message) {
+	case "initialize":
+		b.opening = []frame{m.frame}
+	case "notifications/initialized":
+		b.opening = append(b.opening[:min(len(b.opening), 1):1], m.frame)
+	}
+	b.changed.Broadcast()
+	<-b.room
+}
+
+// giveUp answers what waits with an error, because no control plane can be reached.
+func (b *bridge) giveUp(cause error) {
+	b.mu.Lock()
+	waiting := append([]*message(nil), b.waiting...)
+	b.mu.Unlock()
+	for _, m := range waiting {
+		if m.answered {
+			continue
+		}
+		var head struct {
+			ID     json.RawMessage `json:"id"`
+			Method string          `json:"method"`
+		}
+		var out []byte
+		if json.Unmarshal(m.message, &head) == nil && head.ID != nil && head.Method != "" {
+			text := "The control plane can't be reached: " + cause.Error() + ". What was sent before may have been done; read before you repeat it."
+			out, _ = json.Marshal(map[string]any{"jsonrpc": "2.0", "id": head.ID, // these types encode
+				"error": map[string]any{"code": -32000, "message": text}})
+		}
+		if !b.answer(frame{id: m.id, message: out}) {
+			return
+		}
+	}
+}
+
+// openingOf is a message's method, where it may be one that opens a session.
+func openingOf(raw []byte) string {
+	if !bytes.Contains(raw, []byte("initialize")) {
+		return ""
+	}
+	var head struct {
+		Method string `json:"method"`
+	}
+	if json.Unmarshal(raw, &head) != nil {
+		return ""
+	}
+	return head.Method
+}
