@@ -1,0 +1,74 @@
+# Powernode. The two commands of the README are `make demo` and `make test`.
+#
+#   K3S=PATH      the K3s binary for demo and spec (default: the official release where it can be downloaded)
+#   K3S=standin   the stand-in: spec/k3srig, a real API server, controller manager, etcd and kubectl, no containers
+#   BREAK=firewall  (demo) removes what isolates, to see that the demo notices
+
+GO      ?= go
+CACHE   := $(CURDIR)/.cache
+BIN     := $(CURDIR)/bin
+UNIT    := $(shell $(GO) list ./... 2>/dev/null | grep -v '^powernode/spec')
+SUDO    := $(if $(filter 0,$(shell id -u)),,sudo)
+TOOLS   := ip nft wg ping tcpdump nsenter jq sqlite3
+PACKAGES := iproute2 nftables wireguard-tools iputils-ping tcpdump util-linux jq sqlite3 procps
+
+.PHONY: build run demo setup unit test spec race lint bench golden fuzz docs check standin help
+.DEFAULT_GOAL := build
+
+build: ## both binaries, into bin/
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/powernode ./cmd/powernode-agent
+
+run: build ## the control plane in the foreground
+	$(BIN)/powernode serve
+
+setup: ## what machines on this host, the demo and the tests use, where it is missing
+	@for tool in $(TOOLS); do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	if [ -n "$$missing" ]; then \
+	  echo "Installing$$missing: networks, firewall, tunnels and captures of the machines on this host"; \
+	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PACKAGES) >/dev/null; \
+	fi
+
+demo: setup build ## the tutorial from start to end: two isolated clusters, attacked and removed
+	$(GO) build -o $(BIN)/ ./spec/demo
+	$(SUDO) env K3S='$(K3S)' BREAK='$(BREAK)' KEEP='$(KEEP)' PATH="$$PATH" $(BIN)/demo -bin $(BIN) -spec spec -cache $(CACHE)
+
+standin: ## builds the stand-in for K3s once, into .cache/k3s (minutes when cold)
+	@sh spec/k3srig/build.sh $(CACHE)/k3s
+
+unit: ## the quick part of the tests
+	$(GO) test -shuffle=on $(UNIT)
+
+race: ## unit tests under the race detector
+	$(GO) test -race -shuffle=on $(UNIT)
+
+spec: setup build standin ## whole flows on real machines
+	cd spec/k3srig && $(GO) test ./...
+	K3S=$(CACHE)/k3s BIN=$(BIN) $(GO) test -count=1 -timeout 30m -p 1 ./spec/...
+
+test: setup build ## everything
+	@mkdir -p $(CACHE)
+	$(GO) run ./spec/leftovers snapshot $(CACHE)/before.json
+	$(MAKE) unit spec
+	$(GO) run ./spec/leftovers check $(CACHE)/before.json
+
+lint: ## gofmt, go vet, staticcheck
+	@test -z "$$(gofmt -l cmd schema tools platform sdwan store nodeapi agent internal spec *.go)" || { gofmt -l . ; echo 'gofmt: the files above'; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+golden: ## rewrite golden files; the diff is the contract's
+	$(GO) test ./tools/... ./sdwan ./schema -run . -update
+
+fuzz: ## each decoder for a while
+	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u); do \
+	  for f in $$(grep -hoE '^func Fuzz[A-Za-z0-9]+' $$target/*_test.go | cut -c6-); do \
+	    $(GO) test ./$$target -run '^$$' -fuzz "^$$f$$" -fuzztime 20s || exit 1; done; done
+
+bench: build ## figures as ratios against a bare mcp-go server in the same run
+	$(GO) run ./spec/bench -bin $(BIN)
+
+check: lint unit ## what runs before every commit
+	@git diff --exit-code --stat -- '*.golden'
+
+help:
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
