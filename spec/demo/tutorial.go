@@ -25,13 +25,13 @@ type tutorial struct {
 	breakage string
 	started  time.Time
 
-	platform, region, size, base string
-	serverModule, agentModule    string
-	a, b                         tenant
-	workerNode, workerInstance   string
-	outsiderInstance             string
-	templates                    []string
-	user                         string
+	platform, region, size, base   string
+	serverModule, agentModule      string
+	a, b                           tenant
+	workerNode, workerInstance     string
+	outsiderNode, outsiderInstance string
+	tenantBTemplates               []string
+	user                           string
 }
 
 // tenant is one network with its cluster.
@@ -171,7 +171,9 @@ func (t *tutorial) template(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	id := rig.Text(out, "template", "id")
-	t.templates = append(t.templates, id)
+	if strings.HasPrefix(name, "tenant-b") {
+		t.tenantBTemplates = append(t.tenantBTemplates, id)
+	}
 	return id, nil
 }
 
@@ -386,7 +388,7 @@ func (t *tutorial) ambiguous(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.outsiderInstance = instance
+	t.outsiderNode, t.outsiderInstance = node, instance
 	if err := t.retemplate(ctx, node, template); err != nil {
 		return err
 	}
@@ -676,6 +678,16 @@ func (t *tutorial) cleanUp(ctx context.Context) error {
 	}
 	if _, err := t.approved(ctx, "system_sdwan_delete_network", object{"network_id": t.b.network}); err != nil {
 		return err
+	}
+	for _, node := range []string{t.b.node, t.workerNode, t.outsiderNode} {
+		if _, err := t.approved(ctx, "system_delete_node", object{"node_id": node}); err != nil {
+			return err
+		}
+	}
+	for _, template := range t.tenantBTemplates {
+		if _, err := t.approved(ctx, "system_delete_template", object{"template_id": template}); err != nil {
+			return err
+		}
 	}
 	nodes, err := t.Exec(ctx, workstation, "k3s", "kubectl", "--kubeconfig", kubeconfigPath(t.a), "get", "nodes")
 	t.say("%s", indent(string(nodes)))
