@@ -24,7 +24,7 @@ const readers = 8
 func openSQLite(ctx context.Context, path string) (writer, pool *sql.DB, err error) {
 	dsn := func(extra string) string {
 		return "file:" + (&url.URL{Path: path}).EscapedPath() +
-			"?_journal_mode=WAL&_synchronous=FULL&_foreign_keys=on&_busy_timeout=10000" + extra
+			"?_journal_mode=WAL&_synchronous=FULL&_foreign_keys=on&_busy_timeout=10000&_stmt_cache_size=256" + extra
 	}
 	writer, err = sql.Open("sqlite3", dsn("&_txlock=immediate"))
 	if err != nil {
