@@ -7,7 +7,7 @@
 GO      ?= go
 CACHE   := $(CURDIR)/.cache
 BIN     := $(CURDIR)/bin
-UNIT    := $(shell $(GO) list ./... 2>/dev/null | grep -v '^powernode/spec')
+UNIT    := $(shell $(GO) list ./... 2>/dev/null | grep -v '^powernode/spec') ./spec/docs ./spec/leftovers ./spec/rig
 SUDO    := $(if $(filter 0,$(shell id -u)),,sudo)
 TOOLS   := ip nft wg ping tcpdump nsenter jq sqlite3
 PACKAGES := iproute2 nftables wireguard-tools iputils-ping tcpdump util-linux jq sqlite3 procps
@@ -42,7 +42,7 @@ race: ## unit tests under the race detector
 	$(GO) test -race -shuffle=on $(UNIT)
 
 spec: setup build standin ## whole flows on real machines
-	cd spec/k3srig && $(GO) test ./...
+	cd spec/k3srig && CGO_ENABLED=0 GOFLAGS=-trimpath K3SRIG_BINARY=$(CACHE)/k3s $(GO) test ./...
 	K3S=$(CACHE)/k3s BIN=$(BIN) $(GO) test -count=1 -timeout 30m -p 1 ./spec/...
 
 test: setup build ## everything
