@@ -38,17 +38,18 @@ standin: ## builds the stand-in for K3s once, into .cache/k3s (minutes when cold
 unit: ## the quick part of the tests
 	$(GO) test -shuffle=on $(UNIT)
 
-race: ## unit tests under the race detector
+race: ## the same under the race detector; it is what `make test` runs
 	$(GO) test -race -shuffle=on $(UNIT)
 
 spec: setup build standin ## whole flows on real machines
 	cd spec/k3srig && CGO_ENABLED=0 GOFLAGS=-trimpath K3SRIG_BINARY=$(CACHE)/k3s $(GO) test ./...
-	K3S=$(CACHE)/k3s BIN=$(BIN) $(GO) test -count=1 -timeout 30m -p 1 ./spec/...
+	sh spec/mcp/install.sh $(CACHE)/mcp
+	K3S=$(CACHE)/k3s BIN=$(BIN) CACHE=$(CACHE) $(GO) test -count=1 -timeout 30m -p 1 ./spec/...
 
 test: setup build ## everything
 	@mkdir -p $(CACHE)
 	$(GO) run ./spec/leftovers snapshot $(CACHE)/before.json
-	$(MAKE) unit spec
+	$(MAKE) race spec
 	$(GO) run ./spec/leftovers check $(CACHE)/before.json
 
 lint: ## gofmt, go vet, staticcheck

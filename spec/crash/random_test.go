@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ type killer struct {
 	*rig.Installation
 	random *rand.Rand
 	last   int // process that was killed last
-	kills  int
+	kills  atomic.Int64
 }
 
 // next waits for a control plane that was not killed yet, and a random while up to the given one, and kills it.
@@ -55,10 +56,10 @@ func (k *killer) next(ctx context.Context, upTo time.Duration) error {
 		return ctx.Err()
 	}
 	pid := k.ServePID()
-	if pid == 0 {
-		return nil // it ended by itself: not ours to count
+	if pid == 0 || ctx.Err() != nil {
+		return ctx.Err() // one that ended by itself is not ours to count
 	}
 	k.last = pid
-	k.kills++
+	k.kills.Add(1)
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
