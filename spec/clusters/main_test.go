@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -204,15 +205,26 @@ func (l *lab) refused(t *testing.T, verb string, arguments rig.Object, code stri
 	return refusal
 }
 
-// parked calls a verb that must park, has the person approve, and answers the result.
+// parked calls a verb that must park, has the person approve, and answers the result. A member that has just joined may
+// report something new before the person has decided: the plan is stale then, and is asked for again.
 func (l *lab) parked(t *testing.T, verb string, arguments rig.Object) rig.Object {
 	t.Helper()
-	out := l.must(t, verb, arguments)
-	if out["pending"] != true {
-		t.Fatalf("%s did not park: %v", verb, out)
+	const attempts = 3
+	var id string
+	for n := 1; ; n++ {
+		out := l.must(t, verb, arguments)
+		if out["pending"] != true {
+			t.Fatalf("%s did not park: %v", verb, out)
+		}
+		id = rig.Text(out, "deferred_operation_id")
+		err := l.Approve(t.Context(), id)
+		if err == nil {
+			break
+		}
+		if n == attempts || !strings.Contains(err.Error(), "plan is stale") {
+			t.Fatal(err)
+		}
 	}
-	id := rig.Text(out, "deferred_operation_id")
-	ok(t, l.Approve(t.Context(), id))
 	operation := l.must(t, "platform_get_operation", rig.Object{"deferred_operation_id": id})
 	if status := rig.Text(operation, "operation", "status"); status != "completed" {
 		t.Fatalf("%s: the operation is %s: %v", verb, status, rig.At(operation, "operation", "error"))
@@ -231,7 +243,7 @@ func (l *lab) exec(t *testing.T, machine string, argv ...string) string {
 // kubectl asks a server's own API.
 func (l *lab) kubectl(t *testing.T, server *rig.Machine, argv ...string) string {
 	t.Helper()
-	return l.exec(t, server.Name, append([]string{"k3s", "kubectl", "--kubeconfig", "/etc/rancher/k3s/k3s.yaml"}, argv...)...)
+	return l.exec(t, server.Name, append([]string{"k3s", "kubectl", "--kubeconfig", "/etc/rancher/k3s/k3s.yaml", "--cache-dir", "/tmp/kubectl"}, argv...)...)
 }
 
 func ok(t *testing.T, err error) {

@@ -74,7 +74,7 @@ func (l *lab) remains(t *testing.T) string {
 	return l.kubectl(t, l.b.server, "get", "nodes", "-o", "name") + l.kubectl(t, l.b.server, "get", "secrets", "-n", "kube-system", "-o", "name")
 }
 
-func TestClusterRunsOnWhileTheControlPlaneIsDead(t *testing.T) {
+func TestClusterRunsOnWhileControlPlaneAndAgentsDie(t *testing.T) {
 	l := shared
 	ctx := t.Context()
 	watcher, err := rig.AddMachine(ctx, l.Installation, l.base, "watcher-a", l.a.network)
@@ -103,7 +103,10 @@ func TestClusterRunsOnWhileTheControlPlaneIsDead(t *testing.T) {
 	}))
 	begin := len(loop.Lines())
 	ok(t, l.KillServe(ctx))
-	more("while the control plane is dead", 30)
+	for _, m := range []*rig.Machine{l.a.server, watcher} {
+		ok(t, l.KillAgent(ctx, m.Name))
+	}
+	more("while the control plane is dead and the agents are others", 30)
 	before := rig.Find(l.clusters(t), "id", l.a.cluster) // this call starts the next one
 	ok(t, l.awaitActive(ctx, &l.a))
 	if before["id"] != l.a.cluster {

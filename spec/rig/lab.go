@@ -33,7 +33,7 @@ func Open(ctx context.Context, bin string) (*Installation, error) {
 	return i, nil
 }
 
-// Given takes installation and K3s from the environment (BIN, K3S), with what make builds as default.
+// Given reads a path from the environment; otherwise is what make builds.
 func Given(name, otherwise string) string {
 	if v := os.Getenv(name); v != "" {
 		return v
@@ -98,13 +98,31 @@ func (i *Installation) Signal(ctx context.Context, machine, signal string) error
 	return err
 }
 
-// AgentPID is the agent's process number inside its machine; "" while there is none.
-func (i *Installation) AgentPID(ctx context.Context, machine string) string {
-	out, err := i.Exec(ctx, machine, "pgrep", "-f", "^powernode-agent run")
+// KillAgent kills the agent of a machine as a crash would, and waits until the machine's first process has started another.
+func (i *Installation) KillAgent(ctx context.Context, machine string) error {
+	was, err := i.agentPID(ctx, machine)
 	if err != nil {
-		return ""
+		return err
 	}
-	return strings.TrimSpace(string(out))
+	if err := i.Signal(ctx, machine, "KILL"); err != nil {
+		return err
+	}
+	return Await(ctx, "another agent on "+machine, 30*time.Second, func(ctx context.Context) (string, error) {
+		now, err := i.agentPID(ctx, machine)
+		if err != nil && !Exited(err) {
+			return "", err
+		}
+		if now == "" || now == was {
+			return fmt.Sprintf("the agent's process was %s and is %q", was, now), nil
+		}
+		return "", nil
+	})
+}
+
+// agentPID is the agent's process number inside its machine.
+func (i *Installation) agentPID(ctx context.Context, machine string) (string, error) {
+	out, err := i.Exec(ctx, machine, "pgrep", "-f", "^powernode-agent run")
+	return strings.TrimSpace(string(out)), err
 }
 
 // Bridge is the name of the underlay's bridge on this host.
@@ -167,10 +185,21 @@ func (i *Installation) Listen(ctx context.Context, machine string, ports ...stri
 	})
 }
 
-// Exited says whether an error is a program's exit code, so that it ran and said no.
+// Exited says whether an error of Exec is the exit code of the program itself, so that it ran in the machine and said no.
 func Exited(err error) bool {
 	var exit *exec.ExitError
-	return errors.As(err, &exit) && exit.Exited()
+	if !errors.As(err, &exit) || !exit.Exited() {
+		return false
+	}
+	_, said, _ := strings.Cut(err.Error(), exit.Error()+": ")
+	for line := range strings.Lines(said) {
+		for _, way := range []string{"powernode: ", "nsenter: ", "setpriv: "} { // what never came as far as the program
+			if strings.HasPrefix(line, way) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // Readyz has a machine ask an API server's /readyz again and again, as a kubeconfig there says; each line of the stream is

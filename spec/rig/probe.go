@@ -46,7 +46,7 @@ func Probe(args []string) (ours bool, err error) {
 	}
 }
 
-// Readyz has a machine ask /readyz again and again as a kubeconfig there says; each line is one answer: ok, or why not.
+// readyz asks again and again, and prints an answer a line.
 func readyz(out io.Writer, kubeconfig string) error {
 	server, client, err := kubeClient(kubeconfig)
 	if err != nil {
