@@ -80,6 +80,13 @@ func InvalidArgument(pointer string, value any, format string, args ...any) *Err
 		"declared": []string{}, "candidates": []string{}, "violations": []Violation{violation}}}
 }
 
+// InvalidCombination is InvalidArgument for a rule that several arguments break together.
+func InvalidCombination(pointer string, format string, args ...any) *Error {
+	e := InvalidArgument(pointer, nil, format, args...)
+	violation := Violation{Pointer: pointer, Problem: "combination", Candidates: []string{}}
+	return e.WithDetail("violations", []Violation{violation})
+}
+
 // backstop asks the schema library too: what it refuses and we let pass would be a fault of ours, and is refused.
 func (v *Verb) backstop(o *object) error {
 	compiled, err := v.compiled()
@@ -610,6 +617,10 @@ func shown(value any) any {
 
 // Printable is a text from outside as messages show it: control characters replaced, at most 64 characters.
 func Printable(s string) string { return cut(printable(s)) }
+
+// Message is a text that may hold values from outside as a caller is told it: control characters replaced, below 1,000
+// characters.
+func Message(s string) string { return bound(printable(s)) }
 
 func quote(s string) string { return `"` + cut(printable(s)) + `"` }
 

@@ -213,6 +213,8 @@ type ClusterHealth struct {
 type ClusterDetail struct {
 	Nodes       map[string]bool `json:"nodes"` // Node name → Ready, as the API tells
 	EtcdMembers *int            `json:"etcd_members"`
+	// VIPDownSince is when the API stopped answering at its virtual IP; nil while it answers.
+	VIPDownSince *Time `json:"vip_down_since"`
 }
 
 // HealthOfCluster finds the last measurement, or ErrNoRow.

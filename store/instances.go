@@ -132,11 +132,11 @@ func InstancesByNode(ctx context.Context, v *View, acct AccountID, node NodeID) 
 		ORDER BY created_at, id`, acct, node)
 }
 
-// Instances lists an account's instances, latest first; node, template and status narrow where not empty.
+// Instances lists an account's instances by name, of one name the latest first; node, template and status narrow where not empty.
 func Instances(ctx context.Context, v *View, acct AccountID, node NodeID, template TemplateID, status string) ([]Instance, error) {
 	return collect(v, ctx, scanInstance, `SELECT `+instanceColumns+` FROM instances WHERE account_id = ?1 AND (?2 = '' OR node_id = ?2)
 		AND (?3 = '' OR node_id IN (SELECT n.id FROM nodes n WHERE n.template_id = ?3)) AND (?4 = '' OR status = ?4)
-		ORDER BY created_at DESC, id DESC`, acct, node, template, status)
+		ORDER BY name, created_at DESC, id DESC`, acct, node, template, status)
 }
 
 // InstancesWithIntent lists the instances of all accounts whose machine was acted on without an outcome.

@@ -91,6 +91,11 @@ func CleanupsByCluster(ctx context.Context, v *View, acct AccountID, id ClusterI
 	return collect(v, ctx, scanCleanup, `SELECT `+cleanupColumns+` FROM cleanups WHERE account_id = ? AND cluster_id = ? ORDER BY instance_id`, acct, id)
 }
 
+// PendingCleanups lists the clean-ups of an account that are not done.
+func PendingCleanups(ctx context.Context, v *View, acct AccountID) ([]Cleanup, error) {
+	return collect(v, ctx, scanCleanup, `SELECT `+cleanupColumns+` FROM cleanups WHERE account_id = ? AND state <> 'cleaned' ORDER BY instance_id`, acct)
+}
+
 // PutCleanup asks for a clean-up, or writes its outcome.
 func PutCleanup(ctx context.Context, tx *Tx, c Cleanup) error {
 	revision, err := tx.Revision(ctx)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -103,6 +104,9 @@ func (c *call) finish(ctx context.Context, path func(context.Context) (Result, e
 	if !errors.As(err, &coded) {
 		coded = &schema.Error{Code: schema.Internal, Retryable: false}
 	}
+	told := *coded // the domain's own may be shared
+	told.Message = schema.Message(told.Message)
+	coded = &told
 	if recordErr := c.recordFailure(context.WithoutCancel(ctx), coded); recordErr != nil {
 		c.p.Log.Error().Err(recordErr).Str("verb", c.d.name).Msg("execution event not written")
 	}
@@ -165,7 +169,7 @@ func (c *call) path(ctx context.Context) (Result, error) {
 	}
 	switch {
 	case verdict == governance.Block:
-		return Result{}, schema.Errorf(schema.BlockedByPolicy, "Action %s is blocked by policy", c.category)
+		return Result{}, c.blocked()
 	case c.operation == nil && (verdict == governance.RequireApproval || c.confirm != ""):
 		return c.park(ctx)
 	}
@@ -198,7 +202,22 @@ func (c *call) check(ctx context.Context, v *store.View) error {
 	if c.d.check == nil {
 		return nil
 	}
-	return c.d.check(ctx, c.p, v, c.caller, c.args)
+	return c.declared(c.d.check(ctx, c.p, v, c.caller, c.args))
+}
+
+// declared names the verb's parameters in a domain's refusal of one of them: the domain doesn't know the verb.
+func (c *call) declared(err error) error {
+	var refused *schema.Error
+	if !errors.As(err, &refused) || refused.Code != schema.InvalidArguments {
+		return err
+	}
+	if known, ok := refused.Details["declared"].([]string); !ok || len(known) > 0 {
+		return err
+	}
+	if at, _ := refused.Details["pointer"].(string); strings.Count(at, "/") > 1 {
+		return err // inside a parameter, other keys are declared
+	}
+	return refused.WithDetail("declared", c.d.Verb.Parameters())
 }
 
 // gate asks the policy of the call's category. A verb without one is not gated.
@@ -215,6 +234,10 @@ func (c *call) gate(ctx context.Context, v *store.View) (governance.Verdict, err
 		c.scope = c.d.scope(ctx, c.p, v, c.caller, c.args)
 	}
 	return c.p.Governance.Decide(ctx, v, c.caller, category, c.scope)
+}
+
+func (c *call) blocked() error {
+	return schema.Errorf(schema.BlockedByPolicy, "Action %s is blocked by policy", c.category)
 }
 
 // park writes the operation, its event and its signal, and nothing of the call.
@@ -380,6 +403,9 @@ func (c *call) render(ctx context.Context, tx *store.Tx, result any) (json.RawMe
 		}
 		if w.Warnings == nil {
 			w.Warnings = []Warning{}
+		}
+		for i := range w.Warnings {
+			w.Warnings[i].Text = schema.Message(w.Warnings[i].Text)
 		}
 	}
 	out, err := json.Marshal(result)

@@ -74,6 +74,9 @@ func (c *call) previewed(ctx context.Context, r *previewResult) (*store.Plan, er
 		if err == nil {
 			r.Policy = previewPolicy{ActionCategory: c.category, Verdict: &verdict}
 		}
+		if verdict == governance.Block {
+			return c.blocked()
+		}
 		return err
 	})
 	if err != nil {

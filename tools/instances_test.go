@@ -328,6 +328,9 @@ func TestTerminateEndsTheMachineAndAnswersTheSameAgain(t *testing.T) {
 		t.Errorf("%d signals, want 1", n)
 	}
 	toolstest.Has(t, toolstest.Object{"count": 1.0}, s.Call(t, "system_list_tasks", `{"status": "cancelled"}`))
+	if rows := s.Audit(t, "System::Task"); len(rows) != 2 || rows[1].Action != "updated" || rows[1].New["status"] != "cancelled" {
+		t.Errorf("audit rows of tasks %v, want its creation and its end", rows)
+	}
 	s.Refused(t, "system_update_instance", toolstest.Object{"instance_id": id, "name": "x"}, schema.PreconditionFailed, "is terminated")
 	s.Refused(t, "system_refresh_instance_modules", args, schema.PreconditionFailed, "cannot queue a module reconcile: instance is terminated")
 }
@@ -405,6 +408,13 @@ func TestListInstancesNarrows(t *testing.T) {
 		if got := s.Call(t, "system_list_instances", tt.args)["count"]; got != tt.want {
 			t.Errorf("%s: %v instances, want %v", name, got, tt.want)
 		}
+	}
+	names := []any{}
+	for _, row := range objects(t, s.Call(t, "system_list_instances", nil)["instances"]) {
+		names = append(names, row["name"])
+	}
+	if diff := cmp.Diff([]any{"a", "a-2", "b"}, names); diff != "" {
+		t.Errorf("instances are not by name (-want +got):\n%s", diff)
 	}
 	if name := s.instance(t, second).Name; name != "a-2" {
 		t.Errorf("the node's second instance is named %s, want a-2", name)

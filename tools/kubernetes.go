@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"powernode/platform/cluster"
+	"powernode/platform/governance"
 	"powernode/schema"
 	"powernode/store"
 )
@@ -265,6 +266,15 @@ func clusterNodeOf(ctx context.Context, v *store.View, n store.ClusterNode) (clu
 	return out, nil
 }
 
+// ofCluster is the scope of a call on a cluster: policies may speak of it.
+func ofCluster(ctx context.Context, p *Platform, v *store.View, c Caller, a clusterRefArgs) governance.Scope {
+	found, err := p.Cluster.Find(ctx, v, c.AccountID, a.ClusterID)
+	if err != nil {
+		return governance.Scope{} // check has refused what is not there
+	}
+	return governance.Scope{ClusterID: found.ID, NetworkID: found.NetworkID}
+}
+
 type getKubeconfigResult struct {
 	ClusterID   store.ClusterID `json:"cluster_id"`
 	Kubeconfig  string          `json:"kubeconfig"`
@@ -288,6 +298,7 @@ var getKubeconfig = define("kubernetes_get_kubeconfig", handler[clusterRefArgs, 
 		text, address, err := p.Cluster.Kubeconfig(ctx, tx, found)
 		return getKubeconfigResult{ClusterID: found.ID, Kubeconfig: text, APIEndpoint: address}, err
 	},
+	scope: ofCluster,
 })
 
 type decommissionResult struct {
@@ -308,13 +319,18 @@ var decommissionCluster = define("kubernetes_decommission_cluster", handler[clus
 		if err != nil {
 			return decommissionResult{}, err
 		}
-		t, err := p.Cluster.Decommission(ctx, tx, found)
+		t, warnings, err := p.Cluster.Decommission(ctx, tx, found)
 		if err != nil {
 			return decommissionResult{}, err
 		}
 		object, err := tombstoneOf(ctx, p, &tx.View, t)
-		return decommissionResult{Decommissioned: true, ClusterID: found.ID, FreedNodeCount: t.NodeCount, Tombstone: object}, err
+		out := decommissionResult{Decommissioned: true, ClusterID: found.ID, FreedNodeCount: t.NodeCount, Tombstone: object}
+		for _, w := range warnings {
+			out.Warnings = append(out.Warnings, Warning{Code: w.Code, Text: w.Text})
+		}
+		return out, err
 	},
+	scope: ofCluster,
 })
 
 func tombstoneOf(ctx context.Context, p *Platform, v *store.View, t store.Tombstone) (tombstoneObject, error) {
@@ -374,6 +390,7 @@ var createCluster = define("kubernetes_create_cluster", handler[createClusterArg
 			Text: "Bind the first server: module k3s-server with config {\"target_cluster_id\": \"" + string(made.ID) + "\"}."}
 		return out, err
 	},
+	scope: ofNetwork(func(a createClusterArgs) store.NetworkID { return a.NetworkID }),
 })
 
 type listArgs struct {

@@ -168,6 +168,26 @@ func TestVersionIsGatedByTheStricterOfItsCategories(t *testing.T) {
 		s.Call(t, "platform_get_operation", toolstest.Object{"deferred_operation_id": operation}))
 }
 
+func TestVersionThatMachinesCannotRunIsNotMadeCurrent(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	arm := func(version string, current bool) toolstest.Object {
+		return toolstest.Object{"module_id": s.server, "version": version, "make_current": current,
+			"artifacts": []any{toolstest.Object{"arch": "arm64", "url": "https://example.org/k3s-arm64", "sha256": sum}}}
+	}
+	s.Parked(t, "system_create_module_version", arm("no-machine-yet", true))
+	template := s.template(t, "servers")
+	s.join(t, template, s.server, nil)
+	id := s.provision(t, s.node(t, "a", template))
+	refusal := s.Refused(t, "system_create_module_version", arm("arm", true), schema.PreconditionFailed, "an architecture in use has no artefact: amd64, of instance a")
+	if refusal.Details["instance_id"] != store.InstanceID(id) {
+		t.Errorf("details %v, want the instance", refusal.Details)
+	}
+	s.Refused(t, "system_create_module_version", toolstest.Object{"module_id": s.server, "version": "none", "make_current": true},
+		schema.PreconditionFailed, "an architecture in use has no artefact")
+	s.Call(t, "system_create_module_version", arm("arm", false))
+}
+
 func TestFileOfAVersionMustHaveItsDigest(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -202,6 +202,6 @@ func TestNetworkWithAClusterStays(t *testing.T) {
 	l.Refused(t, "system_sdwan_failover_virtual_ip", toolstest.Object{"virtual_ip_id": cluster["api_vip_id"]}, schema.PreconditionFailed, "no failover candidates configured")
 	l.Refused(t, "kubernetes_create_cluster", toolstest.Object{"name": "beta", "network_id": id, "pod_cidr": cluster["pod_cidr"]},
 		schema.Conflict, cluster["pod_cidr"].(string)+" overlaps pod_cidr of cluster alpha")
-	l.Refused(t, "kubernetes_create_cluster", toolstest.Object{"name": "beta", "network_id": id, "service_cidr": l.Account.Prefix.String()},
-		schema.Conflict, "overlaps")
+	l.Refused(t, "kubernetes_create_cluster", toolstest.Object{"name": "beta", "network_id": id, "service_cidr": cluster["service_cidr"]},
+		schema.Conflict, cluster["service_cidr"].(string)+" overlaps service_cidr of cluster alpha")
 }

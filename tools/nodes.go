@@ -68,7 +68,7 @@ func (w *Written) warned(warnings []fleet.Warning) {
 
 // nothingToUpdate refuses an update without a field.
 func nothingToUpdate(fields ...string) error {
-	return schema.InvalidArgument("", nil, "nothing to update — pass at least one of %s", strings.Join(fields, ", "))
+	return schema.InvalidCombination("", "nothing to update — pass at least one of %s", strings.Join(fields, ", "))
 }
 
 type createNodeArgs struct {

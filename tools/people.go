@@ -202,13 +202,15 @@ func (p *Platform) asItIs(ctx context.Context, o store.Operation, a *OperationAn
 		return fmt.Errorf("read the arguments of operation %s: %w", o.ID, err)
 	}
 	a.Operation.Arguments, a.Effects = governance.Mask(shown), []governance.Effect{}
-	_, plan, err := p.planAgain(ctx, o)
+	c, plan, err := p.planAgain(ctx, o)
 	var refused *schema.Error
 	switch {
 	case errors.As(err, &refused):
 		a.Failed = refused
 	case err != nil:
 		return err
+	case plan != nil && governance.Digest(o.Verb, c.raw, plan) != o.PlanDigest:
+		a.Failed, a.Effects = errStale, governance.Effects(plan) // not what an approval would stand for
 	case plan != nil:
 		a.Effects = governance.Effects(plan)
 	}

@@ -105,7 +105,7 @@ func awaitTask(ctx context.Context, p *Platform, c Caller, a getTaskArgs) (getTa
 			r.TimedOut = true
 			return r, nil
 		case <-ctx.Done():
-			return r, ctx.Err()
+			return r, schema.Errorf(schema.Unavailable, "the wait was ended")
 		}
 	}
 }

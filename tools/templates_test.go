@@ -100,6 +100,20 @@ func TestAssignModuleToTemplateRefusals(t *testing.T) {
 		"nothing to update — pass at least one of priority, enabled, config, recommends_override")
 }
 
+func TestChangesAreAuditedUnderTheContractsTypes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	template := s.template(t, "w")
+	s.join(t, template, s.agent, nil)
+	node := s.node(t, "a", template)
+	s.provision(t, node)
+	for _, kind := range []string{"System::NodeTemplate", "System::TemplateModule", "System::Node", "System::NodeInstance", "System::NodeModuleAssignment"} {
+		if len(s.Audit(t, kind)) == 0 {
+			t.Errorf("no audit row of %s", kind)
+		}
+	}
+}
+
 func TestUpdateTemplateModuleNeedsTheJoin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -21,7 +21,6 @@ const (
 	maxDescription = 400
 	maxDefaultList = 96
 	maxListing     = 64 << 10
-	maxWithOutputs = 96 << 10
 )
 
 var toolsets = []string{"fleet", "templates", "sdwan", "kubernetes", "signals", "governance", "pools", "providers"}

@@ -133,10 +133,11 @@ func (a *agentAPI) Handshake(ctx context.Context, id nodeapi.Identity, in nodeap
 		case nodeapi.PhaseBootstrap:
 			answer, refusal, err = a.bootstrap(ctx, tx, instance, in)
 		case nodeapi.PhaseReady:
-			answer, refusal, err = a.ready(ctx, tx, instance, in)
+			answer, refusal, err = a.ready(ctx, tx, instance, role, in)
 		case nodeapi.PhaseStopped:
-			answer.Acknowledged = true
-			err = a.p.Cluster.Stopped(ctx, tx, instance, in.Reason)
+			var member store.ClusterNodeID
+			member, err = a.p.Cluster.Stopped(ctx, tx, instance, in.Reason)
+			answer.Acknowledged, answer.NodeID = true, string(member)
 		}
 		return err
 	})
@@ -170,8 +171,11 @@ func (a *agentAPI) bootstrap(ctx context.Context, tx *store.Tx, instance store.I
 	return nodeapi.HandshakeAnswer{ClusterID: string(c.ID), ClusterStatus: c.Status, APIEndpoint: address}, refusal, err
 }
 
-func (a *agentAPI) ready(ctx context.Context, tx *store.Tx, instance store.Instance, in nodeapi.HandshakeRequest) (nodeapi.HandshakeAnswer, *cluster.Refusal, error) {
-	n, refusal, err := a.p.Cluster.Ready(ctx, tx, instance, store.ClusterID(in.ClusterID), in.K8sVersion)
+func (a *agentAPI) ready(ctx context.Context, tx *store.Tx, instance store.Instance, role string, in nodeapi.HandshakeRequest) (nodeapi.HandshakeAnswer, *cluster.Refusal, error) {
+	if in.Role != "" && in.Role != role {
+		return nodeapi.HandshakeAnswer{}, &cluster.Refusal{Class: cluster.ClassField, Reason: "role", Message: "/role: the runtime " + in.Runtime + " has the role " + role}, nil
+	}
+	n, refusal, err := a.p.Cluster.Ready(ctx, tx, instance, role, store.ClusterID(in.ClusterID), in.K8sVersion)
 	return nodeapi.HandshakeAnswer{NodeID: string(n.ID), ClusterID: string(n.ClusterID), NodeStatus: n.Status, Role: n.Role}, refusal, err
 }
 
@@ -271,6 +275,10 @@ func refused(r cluster.Refusal) *nodeapi.Error {
 	return e
 }
 
+// deviceCodes are the codes of the device bootstrap's refusals; 401 has none.
+var deviceCodes = map[int]string{http.StatusNotFound: string(schema.NotFound), http.StatusConflict: string(schema.Conflict),
+	http.StatusGone: string(schema.PreconditionFailed), http.StatusUnprocessableEntity: string(schema.InvalidArguments)}
+
 // wireError gives the domain's errors their place in the agents' API; what has none stays, and becomes internal there.
 func wireError(err error) error {
 	var coded *schema.Error
@@ -279,9 +287,9 @@ func wireError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, fleet.ErrUnauthenticated):
-		return &nodeapi.Error{HTTPStatus: http.StatusUnauthorized, Code: string(schema.PermissionDenied), Message: err.Error()}
+		return &nodeapi.Error{HTTPStatus: http.StatusUnauthorized, Message: err.Error()}
 	case errors.As(err, &device):
-		return &nodeapi.Error{HTTPStatus: device.HTTPStatus, Code: string(schema.PreconditionFailed), Message: device.Error()}
+		return &nodeapi.Error{HTTPStatus: device.HTTPStatus, Code: deviceCodes[device.HTTPStatus], Message: device.Error()}
 	case errors.Is(err, store.ErrNoRow):
 		return &nodeapi.Error{HTTPStatus: http.StatusNotFound, Code: string(schema.NotFound), Message: "not found"}
 	case errors.As(err, &coded):

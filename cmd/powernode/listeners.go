@@ -147,9 +147,7 @@ func (l *listeners) open(ctx context.Context, address netip.AddrPort) error {
 		return errors.Join(fmt.Errorf("read the agent API's address: %w", err), listener.Close())
 	}
 	server := &http.Server{Handler: l.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
-			ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: l.authority.Pool()},
-		ErrorLog: quiet(l.log)}
+		TLSConfig: agentTLS(l.authority, certificate), ErrorLog: quiet(l.log)}
 	l.serving, l.servers = append(l.serving, bound), append(l.servers, server)
 	l.running.Add(1)
 	go func() {
@@ -160,6 +158,12 @@ func (l *listeners) open(ctx context.Context, address netip.AddrPort) error {
 	}()
 	l.log.Info().Stringer("address", bound).Msg("agent API listens")
 	return nil
+}
+
+// agentTLS is mutual TLS 1.3 for agents. A caller without a certificate gets as far as enrolment and the device bootstrap.
+func agentTLS(authority *fleet.Authority, certificate tls.Certificate) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
+		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authority.Pool()}
 }
 
 // close ends all listeners; long polls are cut off, agents ask again.

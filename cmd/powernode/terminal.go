@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"powernode/internal/humankey"
@@ -72,15 +73,28 @@ func (t *terminal) Confirm(question string) (bool, error) {
 	return answer == "y" || answer == "yes", err
 }
 
-// Passphrase reads a passphrase without showing it.
-func (t *terminal) Passphrase(question string) ([]byte, error) {
+// Passphrase reads a passphrase without showing it. What is typed is hidden before the question appears.
+func (t *terminal) Passphrase(question string) (secret []byte, err error) {
+	fd := int(t.tty.Fd())
+	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return nil, fmt.Errorf("look at the terminal: %w", err)
+	}
+	hidden := *before
+	hidden.Lflag &^= unix.ECHO
+	hidden.Lflag |= unix.ICANON | unix.ISIG
+	hidden.Iflag |= unix.ICRNL
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &hidden); err != nil {
+		return nil, fmt.Errorf("hide what is typed: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.IoctlSetTermios(fd, unix.TCSETS, before)) }()
 	fmt.Fprint(t.tty, question)
-	secret, err := term.ReadPassword(int(t.tty.Fd()))
+	line, err := t.line()
 	fmt.Fprint(t.tty, "\r\n")
 	if err != nil {
 		return nil, fmt.Errorf("read the passphrase: %w", err)
 	}
-	return secret, nil
+	return []byte(line), nil
 }
 
 // NewPassphrase asks for a passphrase twice.

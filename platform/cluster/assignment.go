@@ -17,7 +17,7 @@ func (s *Service) AssignmentChanged(ctx context.Context, tx *store.Tx, acct stor
 		return err
 	}
 	for _, i := range instances {
-		if !i.Live() {
+		if !i.Live() || i.Leaving() {
 			continue
 		}
 		if err := s.settle(ctx, tx, i); err != nil {
@@ -58,6 +58,9 @@ func (s *Service) settle(ctx context.Context, tx *store.Tx, instance store.Insta
 	if err != nil {
 		return err
 	}
+	if err := s.unblock(ctx, tx, instance, a != nil); err != nil {
+		return err
+	}
 	if a == nil {
 		return s.unclaim(ctx, tx, instance)
 	}
@@ -70,11 +73,29 @@ func (s *Service) settle(ctx context.Context, tx *store.Tx, instance store.Insta
 	return s.declareFor(ctx, tx, instance, *a, peers)
 }
 
+// unblock closes what was told of an assignment that the instance has no more.
+func (s *Service) unblock(ctx context.Context, tx *store.Tx, instance store.Instance, server bool) error {
+	about := signal.Subject{InstanceID: instance.ID, NodeID: instance.NodeID}
+	if !server {
+		if err := signal.Close(ctx, tx, instance.AccountID, string(instance.ID), "system.k3s_bootstrap_blocked", about, nil); err != nil {
+			return err
+		}
+	}
+	agent, err := k3sAssignment(ctx, &tx.View, instance.AccountID, instance.NodeID, RoleAgent)
+	if err != nil || agent != nil || server {
+		return err
+	}
+	return s.joinUnblocked(ctx, tx, instance)
+}
+
 // declareFor declares the cluster of a server without a target, once it is a peer of one network.
 func (s *Service) declareFor(ctx context.Context, tx *store.Tx, instance store.Instance, a store.Assignment, peers []store.Peer) error {
 	own := resolution{}
-	if err := own.ownCluster(ctx, &tx.View, instance); err != nil || own.cluster != nil {
+	if err := own.ownCluster(ctx, &tx.View, instance); err != nil {
 		return err
+	}
+	if own.cluster != nil {
+		return s.holdAPI(ctx, tx, instance, *own.cluster)
 	}
 	about := signal.Subject{InstanceID: instance.ID, NodeID: instance.NodeID}
 	networkID := store.NetworkID(text(a.Config.V, "network_id"))
@@ -112,8 +133,14 @@ func networksOf(peers []store.Peer) []string {
 // claim makes an instance the first server of a declared cluster that has none, once it is on the cluster's network.
 func (s *Service) claim(ctx context.Context, tx *store.Tx, instance store.Instance, target store.ClusterID) error {
 	c, reason, err := usable(ctx, &tx.View, instance.AccountID, target)
-	if err != nil || reason != "" || c.BootstrapInstanceID != "" {
+	if err != nil || reason != "" {
 		return err
+	}
+	if c.BootstrapInstanceID != "" {
+		if c.BootstrapInstanceID == instance.ID {
+			return s.holdAPI(ctx, tx, instance, c)
+		}
+		return nil
 	}
 	peer, err := store.PeerOf(ctx, &tx.View, instance.AccountID, c.NetworkID, instance.ID)
 	if errors.Is(err, store.ErrNoRow) {
@@ -127,6 +154,18 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, instance store.Instan
 		return err
 	}
 	if err := s.audit(ctx, tx, c, store.Object{"bootstrap_node_instance_id": nil}, store.Object{"bootstrap_node_instance_id": instance.ID}); err != nil {
+		return err
+	}
+	return s.Network.SetVIPHolders(ctx, tx, c.AccountID, c.APIVIPID, []store.PeerID{peer.ID}, []store.PeerID{}, "initial")
+}
+
+// holdAPI gives a cluster's API address to its first server, which may have left the network and come back.
+func (s *Service) holdAPI(ctx context.Context, tx *store.Tx, first store.Instance, c store.Cluster) error {
+	peer, err := store.PeerOf(ctx, &tx.View, c.AccountID, c.NetworkID, first.ID)
+	if errors.Is(err, store.ErrNoRow) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	return s.Network.SetVIPHolders(ctx, tx, c.AccountID, c.APIVIPID, []store.PeerID{peer.ID}, []store.PeerID{}, "initial")

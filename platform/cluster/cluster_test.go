@@ -185,7 +185,7 @@ func (w *world) activate(first store.Instance) store.Cluster {
 		if _, _, refusal, err := w.clusters.Bootstrap(ctx, tx, first, kubeconfig, "v1.36.5+k3s1"); err != nil || refusal != nil {
 			return errors.Join(err, refusedAs(refusal))
 		}
-		if _, refusal, err := w.clusters.Ready(ctx, tx, first, m.Cluster.ID, "v1.36.5+k3s1"); err != nil || refusal != nil {
+		if _, refusal, err := w.clusters.Ready(ctx, tx, first, cluster.RoleServer, m.Cluster.ID, "v1.36.5+k3s1"); err != nil || refusal != nil {
 			return errors.Join(err, refusedAs(refusal))
 		}
 		return w.clusters.Ingest(ctx, tx, first, sdwan.Report{K3s: &sdwan.K3sReport{Role: "server", Installed: true, NodeReady: &yes, APIReady: &yes,
@@ -364,7 +364,7 @@ func (w *world) decommission(ref string) store.Tombstone {
 		if err != nil {
 			return err
 		}
-		tomb, err = w.clusters.Decommission(ctx, tx, c)
+		tomb, _, err = w.clusters.Decommission(ctx, tx, c)
 		return err
 	})
 	return tomb
@@ -410,7 +410,10 @@ func TestDecommissionFreesEverythingAndCleansHosts(t *testing.T) {
 		return err
 	})
 	for _, i := range []store.Instance{server, worker} {
-		w.update(func(ctx context.Context, tx *store.Tx) error { return w.clusters.Stopped(ctx, tx, i, "uninstalled") })
+		w.update(func(ctx context.Context, tx *store.Tx) error {
+			_, err := w.clusters.Stopped(ctx, tx, i, "uninstalled")
+			return err
+		})
 	}
 	if len(w.signals("system.k3s_cluster_cleaned")) != 1 {
 		t.Error("the clean-up's end was not told of, once")

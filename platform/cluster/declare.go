@@ -29,6 +29,12 @@ func (s *Service) CheckCreate(ctx context.Context, v *store.View, acct store.Acc
 	if in.CNIPlugin == "ovn_kubernetes" {
 		return schema.Errorf(schema.PreconditionFailed, "not available yet: cni_plugin ovn_kubernetes")
 	}
+	if err := checkRange("/pod_cidr", in.PodCIDR, 48, 63); err != nil {
+		return err
+	}
+	if err := checkRange("/service_cidr", in.ServiceCIDR, 108, 124); err != nil {
+		return err
+	}
 	n, err := store.NetworkByID(ctx, v, acct, in.NetworkID)
 	if errors.Is(err, store.ErrNoRow) {
 		return schema.Errorf(schema.NotFound, "network not found")
@@ -44,6 +50,21 @@ func (s *Service) CheckCreate(ctx context.Context, v *store.View, acct store.Acc
 	}
 	_, err = serverVersion(ctx, v, acct, in.Version)
 	return err
+}
+
+// checkRange refuses a range that K3s could not start with: pods get a /64 a node, of at most 2^16, and an API server
+// takes no larger range of services than a /108. IPv4 needs node addresses of that family, which the overlay lacks.
+func checkRange(pointer string, p netip.Prefix, low, high int) error {
+	name := strings.TrimPrefix(pointer, "/")
+	switch {
+	case !p.IsValid():
+		return nil
+	case p.Addr().Is4():
+		return schema.Errorf(schema.PreconditionFailed, "not available yet: an IPv4 %s", name).WithDetail("pointer", pointer)
+	case p.Bits() < low || p.Bits() > high:
+		return schema.InvalidArgument(pointer, p.String(), "%s must have a length of %d to %d (got /%d)", name, low, high, p.Bits())
+	}
+	return nil
 }
 
 // Create declares a cluster: row, API address, ranges and tokens, no server.

@@ -8,12 +8,13 @@ import (
 	"slices"
 
 	"powernode/platform/signal"
+	"powernode/schema"
 	"powernode/store"
 )
 
 // Cleanup is how far the hosts of a decommissioned cluster are.
 type Cleanup struct {
-	State              string             `json:"state"` // cleaning, cleaned
+	State              string             `json:"state"` // cleaning, cleaned, stuck
 	Total              int                `json:"total"`
 	Cleaned            int                `json:"cleaned"`
 	PendingInstanceIDs []store.InstanceID `json:"pending_instance_ids"`
@@ -21,7 +22,16 @@ type Cleanup struct {
 
 // Decommission ends a cluster: record, members, API address and ranges go at once, hosts are cleaned by their agents,
 // the k3s assignments of its members are disabled so that nothing bootstraps again. Instances stay.
-func (s *Service) Decommission(ctx context.Context, tx *store.Tx, c store.Cluster) (store.Tombstone, error) {
+func (s *Service) Decommission(ctx context.Context, tx *store.Tx, c store.Cluster) (store.Tombstone, []Warning, error) {
+	warnings, err := targetedBy(ctx, &tx.View, c)
+	if err != nil {
+		return store.Tombstone{}, nil, err
+	}
+	t, err := s.decommission(ctx, tx, c)
+	return t, warnings, err
+}
+
+func (s *Service) decommission(ctx context.Context, tx *store.Tx, c store.Cluster) (store.Tombstone, error) {
 	members, err := store.ClusterNodes(ctx, &tx.View, c.AccountID, c.ID)
 	if err != nil {
 		return store.Tombstone{}, err
@@ -62,7 +72,38 @@ func (s *Service) Decommission(ctx context.Context, tx *store.Tx, c store.Cluste
 	if err != nil {
 		return t, err
 	}
+	if len(members) == 0 {
+		if err := tellCleaned(ctx, tx, c.AccountID, c.ID); err != nil {
+			return t, err
+		}
+	}
 	return store.TombstoneByID(ctx, &tx.View, c.AccountID, c.ID)
+}
+
+// targetedBy warns of template modules that name a cluster which ends: what they are applied to will not join.
+func targetedBy(ctx context.Context, v *store.View, c store.Cluster) ([]Warning, error) {
+	var warnings []Warning
+	for _, role := range []string{RoleServer, RoleAgent} {
+		m, err := moduleOf(ctx, v, c.AccountID, role)
+		if err != nil {
+			return nil, err
+		}
+		joins, err := store.TemplateModulesByModule(ctx, v, c.AccountID, m.ID)
+		if err != nil {
+			return nil, err
+		}
+		for _, j := range joins {
+			if text(j.Config.V, "target_cluster_id") != string(c.ID) {
+				continue
+			}
+			t, err := store.TemplateByID(ctx, v, c.AccountID, j.TemplateID)
+			if err != nil {
+				return nil, err
+			}
+			warnings = append(warnings, Warning{"target_decommissioned", fmt.Sprintf("module %s of template %s names cluster %s, which is decommissioned", m.Name, schema.Printable(t.Name), c.Name)})
+		}
+	}
+	return warnings, nil
 }
 
 // disableBound disables the k3s assignments of the cluster's members, and of the server that was to be its first.
@@ -135,34 +176,101 @@ func (s *Service) cleaned(ctx context.Context, tx *store.Tx, instance store.Inst
 	if err != nil || state.State != cleanupDone {
 		return err
 	}
-	return signal.Emit(ctx, tx, instance.AccountID, signal.Event{Kind: "system.k3s_cluster_cleaned", Subject: signal.Subject{ClusterID: c.ClusterID},
-		Payload: store.Object{"cluster_id": c.ClusterID, "pending_instance_ids": []string{}}})
+	return tellCleaned(ctx, tx, instance.AccountID, c.ClusterID)
 }
 
-// CleanupOf says how far the hosts of a decommissioned cluster are; a terminated instance counts as cleaned.
+const stuckKind = "system.k3s_cleanup_stuck"
+
+// tellCleaned tells that all hosts of a cluster are clean, and closes that they were stuck where they were.
+func tellCleaned(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.ClusterID) error {
+	about, payload := signal.Subject{ClusterID: id}, store.Object{"cluster_id": id, "pending_instance_ids": []string{}}
+	_, err := store.ConditionByFingerprint(ctx, &tx.View, acct, signal.Catalogue[stuckKind].Family+":"+string(id))
+	switch {
+	case err == nil:
+		return signal.Close(ctx, tx, acct, string(id), stuckKind, about, payload)
+	case !errors.Is(err, store.ErrNoRow):
+		return err
+	}
+	return signal.Emit(ctx, tx, acct, signal.Event{Kind: "system.k3s_cluster_cleaned", Subject: about, Payload: payload})
+}
+
+// tickCleanups notes hosts that ended before their agents could clean them, and tells of agents that fell silent.
+func (s *Service) tickCleanups(ctx context.Context, tx *store.Tx, acct store.AccountID) error {
+	pending, err := store.PendingCleanups(ctx, &tx.View, acct)
+	if err != nil {
+		return err
+	}
+	for _, c := range pending {
+		i, err := store.InstanceByID(ctx, &tx.View, acct, c.InstanceID)
+		if err != nil {
+			return err
+		}
+		if !i.Live() {
+			if err := s.cleaned(ctx, tx, i); err != nil {
+				return err
+			}
+			continue
+		}
+		state, err := s.CleanupOf(ctx, &tx.View, acct, c.ClusterID)
+		if err != nil {
+			return err
+		}
+		if state.State != cleanupStuck {
+			continue
+		}
+		err = signal.Open(ctx, tx, acct, string(c.ClusterID), signal.Event{Kind: stuckKind, Subject: signal.Subject{ClusterID: c.ClusterID},
+			Payload: store.Object{"cluster_id": c.ClusterID, "pending_instance_ids": state.PendingInstanceIDs}})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CleanupOf says how far the hosts of a decommissioned cluster are; a terminated instance counts as cleaned, and so does
+// one that carries K3s for another cluster by now.
 func (s *Service) CleanupOf(ctx context.Context, v *store.View, acct store.AccountID, id store.ClusterID) (Cleanup, error) {
+	t, err := store.TombstoneByID(ctx, v, acct, id)
+	if err != nil {
+		return Cleanup{}, err
+	}
 	all, err := store.CleanupsByCluster(ctx, v, acct, id)
 	if err != nil {
 		return Cleanup{}, err
 	}
-	out := Cleanup{State: "cleaning", Total: len(all), PendingInstanceIDs: []store.InstanceID{}}
+	out := Cleanup{State: cleanupDone, Total: int(t.NodeCount), PendingInstanceIDs: []store.InstanceID{}}
 	for _, c := range all {
-		done := c.State == cleanupDone
-		if !done {
-			i, err := store.InstanceByID(ctx, v, acct, c.InstanceID)
-			if err != nil && !errors.Is(err, store.ErrNoRow) {
-				return out, err
-			}
-			done = err != nil || !i.Live()
-		}
-		if done {
-			out.Cleaned++
+		if c.State == cleanupDone {
 			continue
 		}
+		i, err := store.InstanceByID(ctx, v, acct, c.InstanceID)
+		if errors.Is(err, store.ErrNoRow) || (err == nil && !i.Live()) {
+			continue
+		}
+		if err != nil {
+			return out, err
+		}
 		out.PendingInstanceIDs = append(out.PendingInstanceIDs, c.InstanceID)
+		silent, err := silentSince(ctx, v, c)
+		if err != nil {
+			return out, err
+		}
+		if out.State != cleanupStuck {
+			out.State = "cleaning"
+		}
+		if v.Now().Sub(silent.Time) > stuckAfter {
+			out.State = cleanupStuck
+		}
 	}
-	if out.Cleaned == out.Total {
-		out.State = cleanupDone
-	}
+	out.Cleaned = out.Total - len(out.PendingInstanceIDs)
 	return out, nil
+}
+
+// silentSince is when a host's agent reported last, or since when it is asked to clean up where it never did.
+func silentSince(ctx context.Context, v *store.View, c store.Cleanup) (store.Time, error) {
+	r, err := store.InstanceReportOf(ctx, v, c.InstanceID)
+	if errors.Is(err, store.ErrNoRow) {
+		return c.RequestedAt, nil
+	}
+	return r.ReceivedAt, err
 }

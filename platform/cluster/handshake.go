@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 
 	"powernode/platform/signal"
@@ -48,12 +47,15 @@ type Material struct {
 // JoinRequest resolves which cluster an instance is to join, makes it a member and hands out what it needs. A member is
 // answered for the cluster that it is in, whatever the field or its assignment names.
 func (s *Service) JoinRequest(ctx context.Context, tx *store.Tx, instance store.Instance, role, field string) (Material, *Refusal, error) {
+	if !instance.Live() || instance.Leaving() {
+		return Material{}, &Refusal{Class: ClassUnknown, Message: "the instance is terminated, or about to be"}, nil
+	}
 	a, err := k3sAssignment(ctx, &tx.View, instance.AccountID, instance.NodeID, role)
 	if err != nil {
 		return Material{}, nil, err
 	}
 	if a == nil {
-		return Material{}, &Refusal{Class: ClassNotAssigned, Message: "the k3s-" + role + " module is not assigned and enabled"}, nil
+		return Material{}, notAssigned(role), nil
 	}
 	assigned := text(a.Config.V, "target_cluster_id")
 	r, err := resolve(ctx, &tx.View, instance, *a, role, field)
@@ -74,6 +76,10 @@ func (s *Service) JoinRequest(ctx context.Context, tx *store.Tx, instance store.
 		return s.serverMaterial(ctx, tx, instance, *a, r)
 	}
 	return s.agentMaterial(ctx, tx, instance, *a, r)
+}
+
+func notAssigned(role string) *Refusal {
+	return &Refusal{Class: ClassNotAssigned, Message: "the k3s-" + role + " module is not assigned and enabled"}
 }
 
 // refuseJoin says why there is no cluster to join, and tells it once.
@@ -200,6 +206,13 @@ func (s *Service) join(ctx context.Context, tx *store.Tx, instance store.Instanc
 
 // Bootstrap takes the first server's kubeconfig and version. Repeated by the same instance it refreshes both.
 func (s *Service) Bootstrap(ctx context.Context, tx *store.Tx, instance store.Instance, kubeconfig, version string) (store.Cluster, string, *Refusal, error) {
+	a, err := k3sAssignment(ctx, &tx.View, instance.AccountID, instance.NodeID, RoleServer)
+	if err != nil {
+		return store.Cluster{}, "", nil, err
+	}
+	if a == nil {
+		return store.Cluster{}, "", notAssigned(RoleServer), nil
+	}
 	r, member, err := membership(ctx, &tx.View, instance)
 	if err != nil {
 		return store.Cluster{}, "", nil, err
@@ -222,6 +235,12 @@ func (s *Service) Bootstrap(ctx context.Context, tx *store.Tx, instance store.In
 	if c.CAPEM != "" && c.CAPEM != ca {
 		return c, "", &Refusal{Class: ClassOtherServer, Message: "the certificate authority is not the one that cluster " + c.Name + " has"}, nil
 	}
+	if c.Kubeconfig != nil && c.K8sVersion == version {
+		kept, err := s.Sealer.Open(kubeconfigPurpose(c.ID), c.Kubeconfig)
+		if err != nil || string(kept) == own {
+			return c, address, nil, err // told again: nothing changes, no plan becomes stale
+		}
+	}
 	sealed, err := s.Sealer.Seal(tx, kubeconfigPurpose(c.ID), []byte(own))
 	if err != nil {
 		return c, "", nil, err
@@ -235,23 +254,20 @@ func (s *Service) Bootstrap(ctx context.Context, tx *store.Tx, instance store.In
 
 func kubeconfigPurpose(id store.ClusterID) string { return "clusters:" + string(id) + ":kubeconfig" }
 
-// Ready notes that a member's K3s is up. It never moves a member.
-func (s *Service) Ready(ctx context.Context, tx *store.Tx, instance store.Instance, id store.ClusterID, version string) (store.ClusterNode, *Refusal, error) {
+// Ready notes that a member's K3s is up in the role that it has. It never moves a member.
+func (s *Service) Ready(ctx context.Context, tx *store.Tx, instance store.Instance, role string, id store.ClusterID, version string) (store.ClusterNode, *Refusal, error) {
 	r, member, err := membership(ctx, &tx.View, instance)
 	if err != nil {
 		return store.ClusterNode{}, nil, err
 	}
 	if !member || r.cluster.ID != id {
-		t, err := store.TombstoneByID(ctx, &tx.View, instance.AccountID, id)
-		switch {
-		case err == nil:
-			return store.ClusterNode{}, &Refusal{Class: ClassUnknown, Reason: ReasonDecommissioned, Message: "cluster " + t.Name + " was decommissioned"}, nil
-		case !errors.Is(err, store.ErrNoRow):
-			return store.ClusterNode{}, nil, err
-		}
-		return store.ClusterNode{}, &Refusal{Class: ClassOtherCluster, Message: "the instance is a member of another cluster, or of none"}, nil
+		refusal, err := refuseReady(ctx, &tx.View, instance, id)
+		return store.ClusterNode{}, refusal, err
 	}
 	n := *r.member
+	if n.Role != role {
+		return n, &Refusal{Class: ClassField, Reason: "role", Message: "the instance is a member of cluster " + r.cluster.Name + " as " + n.Role + ", not as " + role}, nil
+	}
 	if n.JoinedAt != nil && n.K8sVersion == version {
 		return n, nil, nil
 	}
@@ -269,13 +285,54 @@ func (s *Service) Ready(ctx context.Context, tx *store.Tx, instance store.Instan
 	if err != nil {
 		return n, nil, err
 	}
-	return n, nil, s.evaluate(ctx, tx, *r.cluster)
+	if err := s.evaluate(ctx, tx, *r.cluster); err != nil {
+		return n, nil, err
+	}
+	n, err = store.ClusterNodeByInstance(ctx, &tx.View, instance.AccountID, instance.ID)
+	return n, nil, err
 }
 
-// Stopped notes that an agent's K3s is gone from its machine, or has failed. It is acknowledged whatever is known.
-func (s *Service) Stopped(ctx context.Context, tx *store.Tx, instance store.Instance, reason string) error {
-	if reason != "uninstalled" && reason != "unassigned" {
-		return nil
+// refuseReady says why an instance can't be ready in a cluster: there is none (any more), or it is no member of it.
+func refuseReady(ctx context.Context, v *store.View, instance store.Instance, id store.ClusterID) (*Refusal, error) {
+	_, reason, err := usable(ctx, v, instance.AccountID, id)
+	if err != nil {
+		return nil, err
 	}
-	return s.cleaned(ctx, tx, instance)
+	switch reason {
+	case ReasonDecommissioned:
+		return &Refusal{Class: ClassUnknown, Reason: reason, Message: "cluster " + string(id) + " was decommissioned"}, nil
+	case ReasonUnknown:
+		return &Refusal{Class: ClassUnknown, Reason: reason, Message: "cluster_id names no cluster of this account"}, nil
+	}
+	return &Refusal{Class: ClassOtherCluster, Message: "the instance is a member of another cluster, or of none"}, nil
+}
+
+// Stopped notes that an agent's K3s is gone from its machine, or has failed: a member counts as disconnected until it is
+// measured again. It is acknowledged whatever is known, and answers the member's id, "" for none.
+func (s *Service) Stopped(ctx context.Context, tx *store.Tx, instance store.Instance, reason string) (store.ClusterNodeID, error) {
+	if reason == "uninstalled" || reason == "unassigned" {
+		if err := s.cleaned(ctx, tx, instance); err != nil {
+			return "", err
+		}
+	}
+	r, member, err := membership(ctx, &tx.View, instance)
+	if err != nil || !member {
+		return "", err
+	}
+	n := *r.member
+	if n.Status != NodeActive && n.Status != NodeNotReady {
+		return n.ID, nil
+	}
+	h, err := healthOf(ctx, &tx.View, n.ID)
+	if err != nil {
+		return "", err
+	}
+	h.markReady(false, tx.Now()) // else what was measured before would make it active at once
+	if err := store.PutClusterNodeHealth(ctx, tx, h.ClusterNodeHealth); err != nil {
+		return "", err
+	}
+	if err := s.setNodeStatus(ctx, tx, *r.cluster, &n, NodeDisconnected); err != nil {
+		return "", err
+	}
+	return n.ID, s.evaluate(ctx, tx, *r.cluster)
 }

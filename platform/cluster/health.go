@@ -95,6 +95,15 @@ func (h *nodeHealth) markReady(ready bool, now time.Time) {
 func (s *Service) keepCluster(ctx context.Context, tx *store.Tx, instance store.Instance, c store.Cluster, k sdwan.K3sReport) error {
 	h := store.ClusterHealth{ClusterID: c.ID, MeasuredAt: store.At(tx.Now()), MeasuredBy: instance.ID, VIPReady: k.VIPReady}
 	h.Detail.V.Nodes = map[string]bool{}
+	if h.VIPReady == nil || !*h.VIPReady {
+		before, err := store.HealthOfCluster(ctx, &tx.View, c.ID)
+		if err != nil && !errors.Is(err, store.ErrNoRow) {
+			return err
+		}
+		if h.Detail.V.VIPDownSince = before.Detail.V.VIPDownSince; h.Detail.V.VIPDownSince == nil {
+			h.Detail.V.VIPDownSince = &h.MeasuredAt
+		}
+	}
 	if k.Etcd != nil {
 		members := k.Etcd.Members
 		h.Detail.V.EtcdMembers = &members
@@ -144,7 +153,7 @@ func (s *Service) Tick(ctx context.Context, tx *store.Tx, acct store.AccountID) 
 			return err
 		}
 	}
-	return nil
+	return s.tickCleanups(ctx, tx, acct)
 }
 
 // evaluate brings a cluster's and its members' statuses to what was measured.
@@ -285,7 +294,7 @@ func clusterStatus(c store.Cluster, m measured) string {
 		if m.serversReporting == 0 {
 			return StatusDisconnected
 		}
-		if !m.vipReady() && c.Status == StatusDegraded && since > apiDownAfter {
+		if down := m.cluster.Detail.V.VIPDownSince; m.clusterMeasured && down != nil && m.now.Sub(down.Time) > apiDownAfter {
 			return StatusError
 		}
 		if impaired || !m.vipReady() {

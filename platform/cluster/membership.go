@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"time"
 
 	"powernode/platform/signal"
 	"powernode/schema"
@@ -13,7 +14,11 @@ import (
 const (
 	cleanupRequested = "requested"
 	cleanupDone      = "cleaned"
+	cleanupStuck     = "stuck"
 )
+
+// stuckAfter is how long an agent may be silent before its host counts as stuck.
+const stuckAfter = 24 * time.Hour
 
 // RemovalForbidden refuses what no policy lifts: the last healthy server of a cluster that has workers.
 func (s *Service) RemovalForbidden(ctx context.Context, v *store.View, acct store.AccountID, id store.InstanceID) error {
@@ -213,7 +218,7 @@ func (s *Service) waitingByAssignment(ctx context.Context, v *store.View, c stor
 	}
 	var out []Waiting
 	for _, i := range instances {
-		if !i.Live() {
+		if !i.Live() || i.Leaving() {
 			continue
 		}
 		r, err := resolve(ctx, v, i, a, role, "")
@@ -231,7 +236,7 @@ func (s *Service) waitingByAssignment(ctx context.Context, v *store.View, c stor
 			if reason = ReasonNoReadyServer; c.Status == StatusActive || c.Status == StatusDegraded {
 				reason = "api_unreachable"
 			}
-			if role == RoleServer {
+			if role == RoleServer && c.BootstrapInstanceID == i.ID {
 				continue // the cluster's own first server on its way
 			}
 		}

@@ -79,7 +79,9 @@ func TestClusterStatusFollowsItsTable(t *testing.T) {
 		{"silent servers are disconnected", store.Cluster{Status: StatusActive, StatusSince: ago(0), Kubeconfig: []byte{1}},
 			with(func(m *measured) { m.serversReporting = 0 }), StatusDisconnected},
 		{"a dead API is an error after five minutes", store.Cluster{Status: StatusDegraded, StatusSince: ago(6 * time.Minute), Kubeconfig: []byte{1}},
-			with(func(m *measured) { m.cluster.VIPReady = no() }), StatusError},
+			with(func(m *measured) { m.cluster.VIPReady, m.cluster.Detail.V.VIPDownSince = no(), since(6*time.Minute) }), StatusError},
+		{"a cluster that is degraded for long is not in error the moment its API dies", store.Cluster{Status: StatusDegraded, StatusSince: ago(time.Hour), Kubeconfig: []byte{1}},
+			with(func(m *measured) { m.cluster.VIPReady, m.cluster.Detail.V.VIPDownSince = no(), since(time.Second) }), StatusDegraded},
 		{"and back", store.Cluster{Status: StatusError, StatusSince: ago(time.Hour), Kubeconfig: []byte{1}}, healthy, StatusActive},
 		{"a failed bootstrap has nothing to come back to", store.Cluster{Status: StatusError, StatusSince: ago(time.Hour)}, measured{now: noon}, StatusError},
 	} {

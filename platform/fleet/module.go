@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"powernode/platform/signal"
@@ -65,7 +66,40 @@ func (s *Service) CheckCreateVersion(ctx context.Context, v *store.View, acct st
 		}
 	}
 	other, err := store.ModuleVersionByName(ctx, v, acct, m.ID, in.Version)
-	return free(other, err, false, "version %q of module %s exists already", in.Version, m.Name)
+	if err := free(other, err, false, "version %q of module %s exists already", in.Version, m.Name); err != nil || !in.MakeCurrent {
+		return err
+	}
+	return checkCarried(ctx, v, m, in.Artifacts)
+}
+
+// checkCarried refuses to make current what the machines that carry the module could not run: their architecture has no
+// artefact. A module whose versions have none at all needs none.
+func checkCarried(ctx context.Context, v *store.View, m store.Module, artifacts []store.VersionArtifact) error {
+	before, err := store.CurrentVersion(ctx, v, m)
+	if err != nil && !errors.Is(err, store.ErrNoRow) {
+		return err
+	}
+	if len(artifacts)+len(before.Artifacts.V) == 0 {
+		return nil
+	}
+	assigned, err := store.AssignmentsByModule(ctx, v, m.AccountID, m.ID)
+	if err != nil {
+		return err
+	}
+	for _, a := range assigned {
+		live, err := LiveInstances(ctx, v, m.AccountID, a.NodeID)
+		if err != nil {
+			return err
+		}
+		for _, i := range live {
+			has := slices.ContainsFunc(artifacts, func(x store.VersionArtifact) bool { return x.Arch == i.Architecture })
+			if a.Enabled && !has {
+				return schema.Errorf(schema.PreconditionFailed, "an architecture in use has no artefact: %s, of instance %s", i.Architecture, i.Name).
+					WithDetail("architecture", i.Architecture).WithDetail("instance_id", i.ID)
+			}
+		}
+	}
+	return nil
 }
 
 // given says whether a value of a manifest says anything.
@@ -86,7 +120,7 @@ func checkArtifact(ctx context.Context, v *store.View, pointer string, a store.V
 	case !shaPattern.MatchString(a.SHA256):
 		return schema.InvalidArgument(pointer+"/sha256", schema.Printable(a.SHA256), "artifacts: sha256 must have 64 lower-case hexadecimal digits")
 	case (a.URL == "") == (a.File == ""):
-		return schema.InvalidArgument(pointer, nil, "artifacts: exactly one of url and file")
+		return schema.InvalidCombination(pointer, "artifacts: exactly one of url and file")
 	case a.URL != "":
 		return checkArtifactURL(ctx, v, pointer+"/url", a.URL)
 	}

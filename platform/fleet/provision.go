@@ -77,15 +77,16 @@ func (s *Service) CheckProvision(ctx context.Context, v *store.View, acct store.
 		return orNotFound(err, "Instance type not found")
 	}
 	if size.ProviderID != region.ProviderID {
-		return schema.InvalidArgument("/provider_instance_type_id", in.TypeID, "provider_instance_type_id and provider_region_id are of two providers")
+		return schema.InvalidCombination("/provider_instance_type_id", "provider_instance_type_id and provider_region_id are of two providers")
 	}
 	if err := s.checkProvider(ctx, v, acct, n, in, region); err != nil {
 		return err
 	}
-	for what, enabled := range map[string]bool{"region " + region.Name: region.Enabled, "instance type " + size.Name: size.Enabled} {
-		if !enabled {
-			return schema.Errorf(schema.PreconditionFailed, "%s is disabled", what)
-		}
+	switch {
+	case !region.Enabled:
+		return schema.Errorf(schema.PreconditionFailed, "region %s is disabled", region.Name)
+	case !size.Enabled:
+		return schema.Errorf(schema.PreconditionFailed, "instance type %s is disabled", size.Name)
 	}
 	_, err = s.PlanApply(ctx, v, acct, n.ID, false)
 	return err

@@ -63,7 +63,7 @@ const (
 	resourceNode           = "System::Node"
 	resourceInstance       = "System::NodeInstance"
 	resourceTemplate       = "System::NodeTemplate"
-	resourceTemplateModule = "System::NodeTemplateModule"
+	resourceTemplateModule = "System::TemplateModule"
 	resourceModule         = "System::NodeModule"
 	resourceVersion        = "System::NodeModuleVersion"
 	resourceAssignment     = "System::NodeModuleAssignment"

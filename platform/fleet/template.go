@@ -184,7 +184,7 @@ func joinOf(ctx context.Context, v *store.View, acct store.AccountID, in JoinInp
 // joined finds both ends of a join, and judges what needs no more rows.
 func (s *Service) joined(ctx context.Context, v *store.View, acct store.AccountID, in JoinInput) (store.Template, store.Module, error) {
 	if o := in.Override; o != nil && o.Replace != nil && (o.Included != nil || o.Excluded != nil) {
-		return store.Template{}, store.Module{}, schema.InvalidArgument("/recommends_override", nil,
+		return store.Template{}, store.Module{}, schema.InvalidCombination("/recommends_override",
 			"recommends_override has either replace, or included and excluded")
 	}
 	t, err := TemplateByID(ctx, v, acct, in.TemplateID)

@@ -101,6 +101,10 @@ func cancelTasks(ctx context.Context, tx *store.Tx, i store.Instance) error {
 		if _, err := store.UpdateTask(ctx, tx, t); err != nil {
 			return err
 		}
+		err := audit(ctx, tx, i.AccountID, "updated", resourceTask, string(t.ID), store.Object{"status": was}, store.Object{"status": t.Status})
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -57,21 +57,30 @@ func PlatformCaller(acct store.AccountID) Caller {
 // Current is a caller as it stands now: its role is looked at again when its operation runs. One that is gone is
 // refused.
 func (s *Service) Current(ctx context.Context, v *store.View, c Caller) (Caller, error) {
-	switch {
-	case c.TokenID != "":
-		return s.tokenNow(ctx, v, c)
-	case c.Kind == KindPerson:
-		u, err := store.UserByRef(ctx, v, c.AccountID, string(c.UserID))
-		if errors.Is(err, store.ErrNoRow) {
-			return c, schema.Errorf(schema.PermissionDenied, "permission denied: the caller is gone")
+	if c.TokenID != "" {
+		var err error
+		if c, err = s.tokenNow(ctx, v, c); err != nil {
+			return c, err
 		}
-		if err != nil {
-			return c, fmt.Errorf("look for the caller: %w", err)
-		}
-		c.Role = u.Role
+	}
+	if c.UserID == "" && c.Kind != KindPerson {
+		return c, nil
+	}
+	u, err := store.UserByRef(ctx, v, c.AccountID, string(c.UserID))
+	if errors.Is(err, store.ErrNoRow) {
+		return c, schema.Errorf(schema.PermissionDenied, "permission denied: the caller is gone")
+	}
+	if err != nil {
+		return c, fmt.Errorf("look for the caller: %w", err)
+	}
+	if c.Kind == KindPerson && (c.TokenID == "" || power[u.Role] < power[c.Role]) {
+		c.Role = u.Role // a token never holds more than whose it is
 	}
 	return c, nil
 }
+
+// power orders the roles of people.
+var power = map[string]int{RoleViewer: 0, RoleOperator: 1, RoleAdmin: 2}
 
 func (s *Service) tokenNow(ctx context.Context, v *store.View, c Caller) (Caller, error) {
 	t, err := store.TokenByID(ctx, v, c.AccountID, c.TokenID)

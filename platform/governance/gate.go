@@ -84,9 +84,12 @@ func (s *Service) byHand(ctx context.Context, v *store.View, acct store.AccountI
 	return out, nil
 }
 
-// rank orders scopes: token, user, cluster or network, role, none.
+// rank orders scopes: token, user, cluster or network, role, none. A scope of several kinds, which nobody can set, fits
+// nothing.
 func (s Scope) rank(c Caller, of Scope) (int, bool) {
 	switch {
+	case len(s.given()) > 1:
+		return 0, false
 	case s.TokenID != "":
 		return 4, s.TokenID == c.TokenID
 	case s.UserID != "":

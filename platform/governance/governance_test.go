@@ -140,14 +140,14 @@ func TestForeignTextsAreHarmless(t *testing.T) {
 func TestSecretsAreMaskedByTheirNames(t *testing.T) {
 	t.Parallel()
 	var given any
-	if err := json.Unmarshal([]byte(`{"name": "a", "config": {"api_key": "x", "Password": "y", "token": null, "list": [{"join_token": "z"}]}, "tokens": 3}`), &given); err != nil {
+	if err := json.Unmarshal([]byte(`{"name": "a", "config": {"api_key": "x", "Password": "y", "token": null, "list": [{"join_token": "z"}], "secret": {"value": "v", "size": 2}, "tokens": ["t"]}, "tokens": 3}`), &given); err != nil {
 		t.Fatal(err)
 	}
 	got, err := json.Marshal(governance.Mask(given))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"config":{"Password":"[secret]","api_key":"[secret]","list":[{"join_token":"[secret]"}],"token":null},"name":"a","tokens":3}`
+	const want = `{"config":{"Password":"[secret]","api_key":"[secret]","list":[{"join_token":"[secret]"}],"secret":{"size":2,"value":"[secret]"},"token":null,"tokens":["[secret]"]},"name":"a","tokens":3}`
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("masked (-want +got):\n%s", diff)
 	}

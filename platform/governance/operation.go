@@ -127,10 +127,12 @@ func (s *Service) Arguments(o store.Operation) (json.RawMessage, error) {
 	return s.Sealer.Open(argumentsPurpose(o.ID), o.Arguments)
 }
 
-// Requester is the caller who asked for an operation.
+// Requester is the caller who asked for an operation. It is always one of the operation's own account: the person who
+// decides is shown who asked, and not for which account.
 func Requester(o store.Operation) Caller {
 	var c Caller
 	decode(o.RequestedBy.V, &c)
+	c.AccountID = o.AccountID
 	return c
 }
 

@@ -25,8 +25,18 @@ type Effect struct {
 	After        store.Object `json:"after"`
 }
 
-// Effects are the changes of a plan, in the order in which the run makes them.
+// Effects are the changes of a plan as they are shown, in the order in which the run makes them: what is secret by its
+// name is masked, as it is in the arguments.
 func Effects(p *store.Plan) []Effect {
+	out := effects(p)
+	for i := range out {
+		out[i].Before, out[i].After = Mask(out[i].Before).(store.Object), Mask(out[i].After).(store.Object)
+	}
+	return out
+}
+
+// effects are the changes of a plan as its digest covers them.
+func effects(p *store.Plan) []Effect {
 	n := newNormaliser(p)
 	out := make([]Effect, 0, len(p.Effects))
 	for _, e := range p.Effects {
@@ -62,7 +72,7 @@ func Digest(verb string, arguments json.RawMessage, p *store.Plan) string {
 		Arguments json.RawMessage `json:"arguments"`
 		Effects   []Effect        `json:"effects"`
 		Grounds   []ground        `json:"grounds"`
-	}{verb, inOrder(arguments), Effects(p), grounds}))
+	}{verb, inOrder(arguments), effects(p), grounds}))
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 

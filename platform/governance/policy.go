@@ -143,7 +143,7 @@ type PolicyInput struct {
 // SetPolicy writes a policy that a person has signed, or takes one back.
 func (s *Service) SetPolicy(ctx context.Context, tx *store.Tx, acct store.AccountID, in PolicyInput) (PolicyView, error) {
 	p := in.Policy
-	if err := checkPolicy(p); err != nil {
+	if err := checkNew(ctx, &tx.View, acct, p); err != nil {
 		return PolicyView{}, err
 	}
 	u, err := s.signedBy(ctx, &tx.View, acct, p, in.Signature)
@@ -209,7 +209,7 @@ func (s *Service) PreparePolicy(ctx context.Context, tx *store.Tx, acct store.Ac
 	} else {
 		p.PolicyID = store.PolicyID(tx.NewID())
 	}
-	if err := checkPolicy(p); err != nil {
+	if err := checkNew(ctx, &tx.View, acct, p); err != nil {
 		return p, err
 	}
 	k, err := s.StandingKey(ctx, &tx.View, acct)
@@ -229,6 +229,25 @@ func (s *Service) StandingKey(ctx context.Context, v *store.View, acct store.Acc
 		}
 	}
 	return Key{}, errNoKey
+}
+
+// checkNew refuses a statement that can't be set now: also one that was set before, which anybody who reads the record
+// could send again.
+func checkNew(ctx context.Context, v *store.View, acct store.AccountID, p PolicyStatement) error {
+	if err := checkPolicy(p); err != nil || p.Verdict == Unset {
+		return err
+	}
+	if err := p.Scope.check(ctx, v, acct); err != nil {
+		return err
+	}
+	before, err := store.AuditOf(ctx, v, acct, policyType, string(p.PolicyID))
+	if err != nil {
+		return fmt.Errorf("read the record of policy %s: %w", p.PolicyID, err)
+	}
+	if len(before) > 0 {
+		return schema.Errorf(schema.Conflict, "this policy was set before: a statement is used once")
+	}
+	return nil
 }
 
 func checkPolicy(p PolicyStatement) error {

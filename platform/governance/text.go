@@ -30,27 +30,29 @@ func Plain(s string, max int) string {
 // Quote is such a text in quotation marks.
 func Quote(s string) string { return strconv.Quote(Plain(s, quotedLength)) }
 
-var secretName = regexp.MustCompile(`(?i)(pass(word|phrase)?|secret|token|credential|private_?key|api_?key|access_?key)$`)
+var secretName = regexp.MustCompile(`(?i)(pass(word|phrase)?|secret|token|credential|private_?key|api_?key|access_?key)s?$`)
 
 const masked = "[secret]"
 
-// Mask replaces values whose names say that they are secret.
-func Mask(v any) any {
+// Mask replaces texts whose names say that they are secret, and those inside of what has such a name.
+func Mask(v any) any { return mask(v, false) }
+
+func mask(v any, secret bool) any {
 	switch v := v.(type) {
+	case string:
+		if secret && v != "" {
+			return masked
+		}
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for key, value := range v {
-			if text, ok := value.(string); ok && text != "" && secretName.MatchString(key) {
-				out[key] = masked
-				continue
-			}
-			out[key] = Mask(value)
+			out[key] = mask(value, secret || secretName.MatchString(key))
 		}
 		return out
 	case []any:
 		out := make([]any, len(v))
 		for i := range v {
-			out[i] = Mask(v[i])
+			out[i] = mask(v[i], secret)
 		}
 		return out
 	}

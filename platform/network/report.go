@@ -187,31 +187,42 @@ func (in *ingest) pods(ctx context.Context, r sdwan.Report) error {
 }
 
 func (in *ingest) podsOn(ctx context.Context, p *store.Peer, k sdwan.K3sReport) ([]netip.Prefix, error) {
-	clusters, err := in.s.clusters(ctx, &in.tx.View, p.AccountID, p.NetworkID)
-	if err != nil {
-		return nil, err
-	}
 	out := []netip.Prefix{}
-	for _, c := range clusters {
-		if c.ID != k.ClusterID {
+	own, err := in.podRange(ctx, p, k.ClusterID)
+	if err != nil || !own.IsValid() {
+		return out, err
+	}
+	for _, pod := range k.PodCIDRs {
+		pod = pod.Masked()
+		if pod.Bits() < own.Bits() || !own.Contains(pod.Addr()) {
 			continue
 		}
-		for _, pod := range k.PodCIDRs {
-			pod = pod.Masked()
-			if !c.PodCIDR.IsValid() || pod.Bits() < c.PodCIDR.Bits() || !c.PodCIDR.Contains(pod.Addr()) {
-				continue
-			}
-			free, err := in.podFree(ctx, p, pod)
-			if err != nil {
+		free := slices.Contains(p.PodCIDRs, pod) // taken before, when it was free
+		if !free {
+			if free, err = in.podFree(ctx, p, pod); err != nil {
 				return nil, err
 			}
-			if free {
-				out = append(out, pod)
-			}
+		}
+		if free {
+			out = append(out, pod)
 		}
 	}
 	slices.SortFunc(out, func(a, b netip.Prefix) int { return compareText(a.String(), b.String()) })
 	return slices.Compact(out), nil
+}
+
+// podRange is the range of the cluster that the instance is a member of, where a peer is on the cluster's network. Who
+// is no member has no pods there.
+func (in *ingest) podRange(ctx context.Context, p *store.Peer, cluster string) (netip.Prefix, error) {
+	n, err := store.ClusterNodeByInstance(ctx, &in.tx.View, p.AccountID, p.InstanceID)
+	if none, err := absent(err); err != nil || none || string(n.ClusterID) != cluster {
+		return netip.Prefix{}, err
+	}
+	c, err := store.ClusterByID(ctx, &in.tx.View, p.AccountID, n.ClusterID)
+	if err != nil || c.NetworkID != p.NetworkID {
+		return netip.Prefix{}, err
+	}
+	return c.PodCIDR.Prefix, nil
 }
 
 // podFree says whether no other peer of the network has the range: two owners of one address don't compile.
@@ -228,7 +239,8 @@ func (in *ingest) podFree(ctx context.Context, p *store.Peer, pod netip.Prefix) 
 			Subject: signal.Subject{NetworkID: p.NetworkID, InstanceID: p.InstanceID},
 			Payload: store.Object{"prefix": pod.String(), "reported_by": string(p.ID), "conflicts_with": string(other.ID)}})
 	}
-	return true, nil
+	return true, signal.Close(ctx, in.tx, p.AccountID, pod.String(), "system.sdwan_address_overlap",
+		signal.Subject{NetworkID: p.NetworkID, InstanceID: p.InstanceID}, store.Object{"prefix": pod.String()})
 }
 
 func (in *ingest) tunnels(ctx context.Context, r sdwan.Report) error {
