@@ -104,9 +104,7 @@ func (c *call) finish(ctx context.Context, path func(context.Context) (Result, e
 	if !errors.As(err, &coded) {
 		coded = &schema.Error{Code: schema.Internal, Retryable: false}
 	}
-	told := *coded // the domain's own may be shared
-	told.Message = schema.Message(told.Message)
-	coded = &told
+	coded = c.told(coded)
 	if recordErr := c.recordFailure(context.WithoutCancel(ctx), coded); recordErr != nil {
 		c.p.Log.Error().Err(recordErr).Str("verb", c.d.name).Msg("execution event not written")
 	}
@@ -202,22 +200,19 @@ func (c *call) check(ctx context.Context, v *store.View) error {
 	if c.d.check == nil {
 		return nil
 	}
-	return c.declared(c.d.check(ctx, c.p, v, c.caller, c.args))
+	return c.d.check(ctx, c.p, v, c.caller, c.args)
 }
 
-// declared names the verb's parameters in a domain's refusal of one of them: the domain doesn't know the verb.
-func (c *call) declared(err error) error {
-	var refused *schema.Error
-	if !errors.As(err, &refused) || refused.Code != schema.InvalidArguments {
-		return err
+// told is a refusal as the caller is told it: on one line, and with the verb's parameters, which a domain that refuses
+// one of them doesn't know.
+func (c *call) told(refused *schema.Error) *schema.Error {
+	out := *refused // the domain's own may be shared
+	out.Message = schema.Message(out.Message)
+	known, ok := out.Details["declared"].([]string)
+	if at, _ := out.Details["pointer"].(string); !ok || len(known) > 0 || strings.Count(at, "/") > 1 {
+		return &out // inside a parameter, other keys are declared
 	}
-	if known, ok := refused.Details["declared"].([]string); !ok || len(known) > 0 {
-		return err
-	}
-	if at, _ := refused.Details["pointer"].(string); strings.Count(at, "/") > 1 {
-		return err // inside a parameter, other keys are declared
-	}
-	return refused.WithDetail("declared", c.d.Verb.Parameters())
+	return out.WithDetail("declared", c.d.Verb.Parameters())
 }
 
 // gate asks the policy of the call's category. A verb without one is not gated.

@@ -49,7 +49,7 @@ func (c *call) preview(ctx context.Context) (Result, error) {
 	var refused *schema.Error
 	switch {
 	case errors.As(err, &refused):
-		r.Refusals = append(r.Refusals, refused)
+		r.Refusals = append(r.Refusals, inner.told(refused))
 		return c.answerRead(ctx, &r)
 	case err != nil:
 		return Result{}, err

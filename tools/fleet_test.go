@@ -23,6 +23,7 @@ type host struct {
 	fail     error // of the next creations, which leave a machine behind all the same
 	deaf     error // of the next terminations
 	can      []provider.Capability
+	asked    func() // runs before each creation
 }
 
 var _ provider.Provider = (*host)(nil)
@@ -31,6 +32,9 @@ func (h *host) Type() string                        { return "local" }
 func (h *host) Capabilities() []provider.Capability { return h.can }
 
 func (h *host) Create(_ context.Context, in provider.CreateInput) (provider.Machine, error) {
+	if h.asked != nil {
+		h.asked()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.created = append(h.created, in)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -146,6 +148,61 @@ func TestProvisionFailureLeavesARowThatSaysSoAndNoMachine(t *testing.T) {
 	s.host.fail = nil
 	next := s.Call(t, "system_provision_instance", args)
 	toolstest.Has(t, toolstest.Object{"instance": toolstest.Object{"name": "a-2"}}, next)
+}
+
+func TestTwoCallsOfOneOperationIDAskTheProviderOnce(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	args := s.provisionArgs(s.node(t, "a", s.template(t, "plain")))
+	args["operation_id"] = "once"
+	s.host.fail = errors.New("no room")
+	asked, answer := make(chan struct{}, 2), make(chan struct{})
+	s.host.asked = func() { asked <- struct{}{}; <-answer }
+	refusals := make(chan error, 2)
+	var calls sync.WaitGroup
+	call := func() {
+		_, err := s.Platform.Call(t.Context(), s.Caller, request("system_provision_instance", args))
+		refusals <- err
+	}
+	calls.Go(call)
+	<-asked
+	calls.Go(call)
+	await(t, "the second call's intent", func() bool {
+		var events []store.ExecutionEvent
+		s.View(t, func(ctx context.Context, v *store.View) (err error) {
+			events, err = store.ExecutionEvents(ctx, v, s.Account.ID, "", "pending", 10)
+			return err
+		})
+		return len(events) == 2
+	})
+	close(answer)
+	calls.Wait()
+	ids := map[any]bool{}
+	for range 2 {
+		var refused *schema.Error
+		if err := <-refusals; !errors.As(err, &refused) || refused.Code != schema.Unavailable || refused.Message != "provider local: no room" {
+			t.Fatalf("got %v, want unavailable", err)
+		}
+		ids[refused.Details["instance_id"]] = true
+	}
+	if len(ids) != 1 || len(s.host.created) != 1 || s.host.count() != 0 {
+		t.Errorf("instances %v, %d machines asked for, %d left, want one, one and none", ids, len(s.host.created), s.host.count())
+	}
+}
+
+// await waits for a condition of the store.
+func await(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick, limit := time.NewTicker(5*time.Millisecond), time.NewTimer(10*time.Second)
+	defer tick.Stop()
+	defer limit.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
 }
 
 func request(verb string, args any) tools.Request {

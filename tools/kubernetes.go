@@ -129,7 +129,7 @@ func clusterFullOf(ctx context.Context, p *Platform, v *store.View, c store.Clus
 		return full, err
 	}
 	full.Health = health
-	if measured != nil && measured.Detail.V.EtcdMembers != nil {
+	if health.Verdict != cluster.NotMeasured && measured.Detail.V.EtcdMembers != nil {
 		members := *measured.Detail.V.EtcdMembers
 		quorum := members/2 + 1
 		full.Etcd.Members, full.Etcd.Quorum = &members, &quorum
@@ -148,6 +148,9 @@ func (f *clusterFull) count(ctx context.Context, v *store.View, c store.Cluster)
 			continue
 		}
 		f.ServerCount++
+		if n.Status == cluster.NodeDisconnected {
+			continue // what was measured before says nothing now
+		}
 		h, err := store.HealthOfClusterNode(ctx, v, n.ID)
 		if errors.Is(err, store.ErrNoRow) || (err == nil && h.EtcdHealthy == nil) {
 			continue
@@ -256,7 +259,10 @@ func clusterNodeOf(ctx context.Context, v *store.View, n store.ClusterNode) (clu
 	if err != nil {
 		return out, err
 	}
-	out.APIReady, out.LastHeartbeatAt = h.APIReady, &h.ReportedAt
+	out.LastHeartbeatAt = &h.ReportedAt
+	if n.Status != cluster.NodeDisconnected { // else what was measured before says nothing now
+		out.APIReady = h.APIReady
+	}
 	if h.Detail.V.EtcdMember != "" {
 		out.EtcdMember = &h.Detail.V.EtcdMember
 	}

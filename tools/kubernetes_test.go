@@ -183,6 +183,20 @@ func TestNodesAreListedServersFirstBesideWhoWaits(t *testing.T) {
 	_ = sb
 }
 
+func TestWhatAStoppedServerMeasuredIsNotShownAsReady(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	first := l.server(t, l.network(t, "tenant-a"), "alpha")
+	l.activate(t, first, "alpha")
+	l.asAgent(t, first, func(ctx context.Context, tx *store.Tx, i store.Instance) error {
+		_, err := l.Platform.Cluster.Stopped(ctx, tx, i, "failed")
+		return err
+	})
+	nodes := objects(t, l.Call(t, "kubernetes_list_nodes", toolstest.Object{"cluster_id": "alpha"})["nodes"])
+	toolstest.Has(t, toolstest.Object{"status": "disconnected", "api_ready": nil}, nodes[0])
+	toolstest.Has(t, toolstest.Object{"status": "degraded", "etcd": toolstest.Object{"healthy": nil}, "health": toolstest.Object{"verdict": "unhealthy"}}, l.cluster(t, "alpha"))
+}
+
 func TestKubeconfigIsRefusedUntilTheClusterIsUp(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

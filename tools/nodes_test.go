@@ -98,10 +98,18 @@ func TestRefusalOfADomainDeclaresTheVerbsParameters(t *testing.T) {
 	if declared, _ := refusal.Details["declared"].([]string); !slices.Contains(declared, "public_address") || refusal.Details["pointer"] != "/public_address" {
 		t.Errorf("details %v, want the declared parameters", refusal.Details)
 	}
+	read := s.Refused(t, "system_list_nodes", `{"cursor": "x"}`, schema.InvalidArguments, "cursor is not one that this verb issued")
+	if declared, _ := read.Details["declared"].([]string); !slices.Contains(declared, "cursor") {
+		t.Errorf("details %v, want the declared parameters", read.Details)
+	}
 	nothing := s.Refused(t, "system_update_node", toolstest.Object{"node_id": node}, schema.InvalidArguments,
 		"nothing to update — pass at least one of name, description, enabled, node_template_id, worker_id, public_address, allocate_public_ip, config")
-	if found, _ := nothing.Details["violations"].([]schema.Violation); len(found) != 1 || found[0].Problem != "combination" {
-		t.Errorf("violations %v, want one combination", nothing.Details["violations"])
+	ports := s.Refused(t, "system_sdwan_create_firewall_rule", toolstest.Object{"network_id": s.network(t, "tenant-a"), "name": "x", "port_from": 1},
+		schema.InvalidArguments, "port")
+	for _, refusal := range []*schema.Error{nothing, ports} {
+		if found, _ := refusal.Details["violations"].([]schema.Violation); len(found) != 1 || found[0].Problem != "combination" {
+			t.Errorf("violations %v, want one combination", refusal.Details["violations"])
+		}
 	}
 }
 

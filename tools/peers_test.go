@@ -141,6 +141,10 @@ func TestKeyOfAnotherPeerIsNotTaken(t *testing.T) {
 	if signals := l.Signals(t, "system.host_finding"); len(signals) != 1 || signals[0].Payload["finding"] != "duplicate_identity" {
 		t.Errorf("signals %v, want one duplicate_identity", signals)
 	}
+	l.report(t, two, nil) // a key of its own
+	if s := l.section(t, one, a); len(s.Peers) != 1 || len(l.Signals(t, "system.host_finding_cleared")) != 1 {
+		t.Errorf("peers %s, want the machine with its own key, and the finding cleared", spelt(s.Peers))
+	}
 }
 
 // Addresses that agents report count inside one provider region.

@@ -69,7 +69,12 @@ func TestSignalReadersRefuseUnknownKinds(t *testing.T) {
 	if candidates := refused.Details["candidates"].([]string); len(candidates) == 0 || candidates[0] != "system.k3s_ambiguous_cluster_join_refused" {
 		t.Errorf("candidates = %v, want kinds that begin so", candidates)
 	}
-	env.Refused(t, "system_watch_signals", `{"kind_prefix": "system.k3"}`, schema.InvalidArguments, "unknown signal kind")
+	for _, prefix := range []string{"system.k3", "system.k8s", "sytem.k3s"} {
+		refused := env.Refused(t, "system_watch_signals", toolstest.Object{"kind_prefix": prefix}, schema.InvalidArguments, "unknown signal kind")
+		if candidates := refused.Details["candidates"].([]string); len(candidates) == 0 || !strings.HasPrefix(candidates[0], "system.k3s_") {
+			t.Errorf("candidates for %s = %v, want kinds of system.k3s", prefix, candidates)
+		}
+	}
 	env.Refused(t, "system_watch_signals", `{"after": "bogus"}`, schema.InvalidArguments, "cursor is not one that this verb issued")
 	hinted := env.Refused(t, "recent_events", `{"kind_prefix": "system.k3s"}`, schema.InvalidArguments, "Undeclared parameters: kind_prefix")
 	if hinted.Hint == nil || hinted.Hint.Verb != "system_watch_signals" {

@@ -304,6 +304,24 @@ func TestApplyLeavesDisabledAndHandMadeAssignments(t *testing.T) {
 	}
 }
 
+func TestAssignmentsOfADeletedTemplateKeepTheirSourceAndCountAsHandMade(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	servers, other := s.template(t, "servers"), s.template(t, "other")
+	node := s.node(t, "a", servers)
+	s.join(t, servers, s.server, nil)
+	s.apply(t, node, nil)
+	s.Call(t, "system_update_node", toolstest.Object{"node_id": node, "node_template_id": other})
+	s.Approve(t, s.Parked(t, "system_delete_template", toolstest.Object{"template_id": servers}))
+	toolstest.Has(t, toolstest.Object{"source_template_id": servers}, s.assignment(t, node))
+	s.join(t, other, s.server, toolstest.Object{"node_labels": toolstest.Object{"a": "b"}})
+	got := s.apply(t, node, toolstest.Object{"dry_run": true, "purge_stale": true})
+	if diff := cmp.Diff([]any{"hand_made"}, reasons(t, got, "skipped")); diff != "" || len(got["purged"].([]any)) != 0 {
+		t.Errorf("reasons (-want +got):\n%s\npurged %v", diff, got["purged"])
+	}
+	toolstest.Has(t, toolstest.Object{"config": toolstest.Object{}}, s.assignment(t, node))
+}
+
 func TestApplyPurgesOnlyWhenAskedAndApproved(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

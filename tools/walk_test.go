@@ -373,3 +373,49 @@ func (l *lab) events(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// auditTypes are the resource types that the contract names (§7).
+var auditTypes = map[string]string{
+	"System::": "Node NodeInstance NodeTemplate TemplateModule NodeModule NodeModuleVersion NodeModuleAssignment NodePlatform Task InstancePool " +
+		"Provider ProviderConnection ProviderRegion ProviderInstanceType SensorConfig",
+	"Sdwan::":      "Network Peer VirtualIp FirewallRule RoutePolicy PortMapping AccessGrant UserDevice FederationPeer AccountBgp",
+	"Devops::":     "KubernetesCluster KubernetesNode KubernetesSnapshot KubernetesUpgrade KubernetesCredential",
+	"Governance::": "Operation Policy EmergencyStop Account User Token",
+}
+
+func TestEveryWriteHasAuditRowsOfTheContractsTypes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	known := map[string]bool{}
+	for prefix, names := range auditTypes {
+		for _, name := range strings.Fields(names) {
+			known[prefix+name] = true
+		}
+	}
+	changesNothing := map[string]bool{
+		"system_sdwan_update_network_routing_mode": true, // it is static, and stays so
+		"system_apply_template":                    true, // it was applied
+	}
+	w.walk(t, func(t *testing.T, d *tools.Definition, args toolstest.Object) {
+		if !d.Contract().Gated() {
+			return
+		}
+		before := w.Revision(t)
+		preview := w.Call(t, "platform_preview", toolstest.Object{"verb": d.Name(), "arguments": args})
+		if refusals := preview["refusals"].([]any); len(refusals) > 0 {
+			t.Fatalf("refused: %s", spelt(refusals))
+		}
+		effects := objects(t, preview["effects"])
+		if len(effects) == 0 && !changesNothing[d.Name()] {
+			t.Error("it leaves no audit row")
+		}
+		for _, e := range effects {
+			if !known[e["resource_type"].(string)] {
+				t.Errorf("an audit row is about a %s, which the contract doesn't name", e["resource_type"])
+			}
+		}
+		if after := w.Revision(t); after != before {
+			t.Errorf("the preview moved the revision from %d to %d", before, after)
+		}
+	})
+}

@@ -215,7 +215,7 @@ func (s *services) tick(ctx context.Context, account store.AccountID) error {
 		select {
 		case <-t.C:
 			err := s.platform.DB.Update(ctx, func(tx *store.Tx) error {
-				tx.Act(store.Actor{Kind: governance.KindPlatform, ID: "platform", Verb: "cluster_controller"})
+				tx.Act(store.Actor{Kind: governance.KindPlatform, ID: "platform", Verb: "cluster_controller", CorrelationID: tx.NewID()})
 				return s.platform.Cluster.Tick(ctx, tx, account)
 			})
 			if err != nil && ctx.Err() == nil {

@@ -113,7 +113,7 @@ func (s *Service) declareFor(ctx context.Context, tx *store.Tx, instance store.I
 	if err != nil {
 		return err
 	}
-	name, err := freeName(ctx, &tx.View, instance.AccountID, instance.Name)
+	name, err := freeName(ctx, &tx.View, instance.AccountID, chosen.NetworkID, instance.Name)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"powernode/platform/network"
 	"powernode/platform/signal"
 	"powernode/schema"
+	"powernode/sdwan"
 	"powernode/store"
 )
 
@@ -45,6 +46,9 @@ func (s *Service) CheckCreate(ctx context.Context, v *store.View, acct store.Acc
 	if n.Status != "active" && n.Status != "registered" {
 		return schema.Errorf(schema.PreconditionFailed, "network %s is %s", n.Name, n.Status).WithDetail("allowed", []string{"active", "registered"})
 	}
+	if err := checkMTU(n); err != nil {
+		return err
+	}
 	if taken, err := nameTaken(ctx, v, acct, in.Name); err != nil || taken {
 		return orConflict(err, "cluster name %q is already in use", in.Name)
 	}
@@ -67,6 +71,16 @@ func checkRange(pointer string, p netip.Prefix, low, high int) error {
 	return nil
 }
 
+// checkMTU refuses a network whose packets are too small for the pods' vxlan: IPv6 needs 1280 inside it.
+func checkMTU(n store.Network) error {
+	var small *sdwan.MTUError
+	if err := sdwan.CheckMTU(n.MTU, true); errors.As(err, &small) {
+		return schema.Errorf(schema.PreconditionFailed, "network %s: %s", n.Name, small.Error()).WithDetail("needed", small.Needed).
+			WithHint("system_sdwan_update_network", "Raise options.settings.mtu first.")
+	}
+	return nil
+}
+
 // Create declares a cluster: row, API address, ranges and tokens, no server.
 func (s *Service) Create(ctx context.Context, tx *store.Tx, acct store.AccountID, in CreateInput) (store.Cluster, error) {
 	return s.declare(ctx, tx, acct, in, nil, "verb")
@@ -76,6 +90,13 @@ func (s *Service) Create(ctx context.Context, tx *store.Tx, acct store.AccountID
 func (s *Service) declare(ctx context.Context, tx *store.Tx, acct store.AccountID, in CreateInput, first *store.Instance, by string) (store.Cluster, error) {
 	version, err := serverVersion(ctx, &tx.View, acct, in.Version)
 	if err != nil {
+		return store.Cluster{}, err
+	}
+	n, err := store.NetworkByID(ctx, &tx.View, acct, in.NetworkID)
+	if err != nil {
+		return store.Cluster{}, fmt.Errorf("find the network of cluster %s: %w", in.Name, err)
+	}
+	if err := checkMTU(n); err != nil {
 		return store.Cluster{}, err
 	}
 	slug, err := freeSlug(ctx, &tx.View, in.Name)
@@ -228,13 +249,20 @@ func nameTaken(ctx context.Context, v *store.View, acct store.AccountID, name st
 	return false, err
 }
 
-// freeName is the wanted name, or the wanted name with the first free number.
-func freeName(ctx context.Context, v *store.View, acct store.AccountID, wanted string) (string, error) {
+// freeName is the wanted name, or the wanted name with the first free number. A cluster's name names its virtual IP too.
+func freeName(ctx context.Context, v *store.View, acct store.AccountID, network store.NetworkID, wanted string) (string, error) {
 	for n := 1; ; n++ {
 		name := numbered(wanted, n)
 		taken, err := nameTaken(ctx, v, acct, name)
-		if err != nil || !taken {
+		if err != nil {
 			return name, err
+		}
+		_, err = store.VirtualIPByName(ctx, v, acct, network, apiName(name))
+		if err != nil && !errors.Is(err, store.ErrNoRow) {
+			return name, err
+		}
+		if !taken && err != nil {
+			return name, nil
 		}
 	}
 }

@@ -62,6 +62,9 @@ func (s *Service) JoinRequest(ctx context.Context, tx *store.Tx, instance store.
 	if err != nil {
 		return Material{}, nil, err
 	}
+	if r.member != nil && r.member.Role != role {
+		return Material{}, otherRole(r, role), nil
+	}
 	if r.member == nil && field != "" && assigned != "" && field != assigned {
 		return Material{}, &Refusal{Class: ClassField, Reason: ReasonTargetMismatch, Message: "target_cluster_id differs from the assignment's target"}, nil
 	}
@@ -266,7 +269,7 @@ func (s *Service) Ready(ctx context.Context, tx *store.Tx, instance store.Instan
 	}
 	n := *r.member
 	if n.Role != role {
-		return n, &Refusal{Class: ClassField, Reason: "role", Message: "the instance is a member of cluster " + r.cluster.Name + " as " + n.Role + ", not as " + role}, nil
+		return n, otherRole(r, role), nil
 	}
 	if n.JoinedAt != nil && n.K8sVersion == version {
 		return n, nil, nil
@@ -290,6 +293,11 @@ func (s *Service) Ready(ctx context.Context, tx *store.Tx, instance store.Instan
 	}
 	n, err = store.ClusterNodeByInstance(ctx, &tx.View, instance.AccountID, instance.ID)
 	return n, nil, err
+}
+
+// otherRole refuses a member that speaks in a role that is not its own: an instance is in one cluster, as one of both.
+func otherRole(r resolution, role string) *Refusal {
+	return &Refusal{Class: ClassField, Reason: "role", Message: "the instance is a member of cluster " + r.cluster.Name + " as " + r.member.Role + ", not as " + role}
 }
 
 // refuseReady says why an instance can't be ready in a cluster: there is none (any more), or it is no member of it.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"powernode/platform/cluster"
+	"powernode/platform/network"
 	"powernode/schema"
 	"powernode/sdwan"
 	"powernode/store"
@@ -126,6 +127,16 @@ func TestReadyIsRefusedWhereTheInstanceIsNoMember(t *testing.T) {
 		if refusal == nil || refusal.Class != tt.class || !strings.Contains(refusal.Message, tt.text) {
 			t.Errorf("%s: %+v, want %s with %q", tt.name, refusal, tt.class, tt.text)
 		}
+	}
+}
+
+func TestMemberCanNotJoinInAnotherRole(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server, _, _ := w.pair()
+	w.assign(server, cluster.ModuleAgent, store.Object{})
+	if _, refusal := w.join(server, cluster.RoleAgent, ""); refusal == nil || refusal.Class != cluster.ClassField {
+		t.Errorf("a server's join as a worker: %+v", refusal)
 	}
 }
 
@@ -365,5 +376,63 @@ func TestRangesThatK3sCantStartWithAreRefused(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+func TestLostServerIsGuardedByNoFloor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server, _, _ := w.pair()
+	w.stopped(server, "failed")
+	w.view(func(ctx context.Context, v *store.View) error {
+		if err := w.clusters.RemovalForbidden(ctx, v, w.acct, server.ID); err != nil {
+			t.Errorf("a lost server may not go: %v", err)
+		}
+		return nil
+	})
+}
+
+func TestMembersEndNamesTheTaskThatDeletesItsNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, worker, _ := w.pair()
+	w.update(func(ctx context.Context, tx *store.Tx) error {
+		_, err := w.clusters.RemoveInstance(ctx, tx, w.acct, worker.ID, "terminated")
+		return err
+	})
+	told := w.signals("system.k3s_node_removed")
+	if len(told) != 1 || told[0].Payload["node"] != "w-1" || told[0].Payload["task_id"] == nil {
+		t.Errorf("signals %+v", told)
+	}
+}
+
+func TestClusterNeedsRoomForItsPodsPackets(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var narrow store.Network
+	w.update(func(ctx context.Context, tx *store.Tx) (err error) {
+		narrow, err = w.networks.Create(ctx, tx, w.acct, network.CreateInput{Name: "narrow", MTU: 1280})
+		return err
+	})
+	w.view(func(ctx context.Context, v *store.View) error {
+		err := w.clusters.CheckCreate(ctx, v, w.acct, cluster.CreateInput{Name: "alpha", NetworkID: narrow.ID})
+		if schema.CodeOf(err) != schema.PreconditionFailed || !strings.Contains(err.Error(), "too small for vxlan") {
+			t.Errorf("a cluster in a network of MTU 1280: %v", err)
+		}
+		return nil
+	})
+}
+
+func TestClusterOfAServerLeavesTakenVirtualIPNamesAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.network("tenant-a")
+	w.update(func(ctx context.Context, tx *store.Tx) error {
+		_, err := w.networks.CreateVIP(ctx, tx, w.acct, network.VIPInput{NetworkID: a.ID, Name: "a-1-api"})
+		return err
+	})
+	w.assign(w.instance("a-1", a), cluster.ModuleServer, store.Object{})
+	if _, there := w.clusterNames()["a-1-2"]; !there {
+		t.Errorf("clusters %v, want a-1-2", w.clusterNames())
 	}
 }

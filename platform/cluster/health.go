@@ -396,6 +396,9 @@ func (s *Service) recovered(ctx context.Context, tx *store.Tx, c store.Cluster) 
 	return signal.Close(ctx, tx, c.AccountID, string(c.ID), "system.k3s_cluster_degraded", signal.Subject{ClusterID: c.ID, NetworkID: c.NetworkID}, nil)
 }
 
+// NotMeasured is the verdict where nobody measured, or nobody lately. It never counts as healthy.
+const NotMeasured = "not_measured"
+
 // Health is a cluster's measured health, for its full object.
 type Health struct {
 	Verdict string     `json:"verdict"` // healthy, unhealthy, not_measured
@@ -405,7 +408,7 @@ type Health struct {
 
 // HealthOf says how a cluster is. Older than three minutes is not measured.
 func (s *Service) HealthOf(ctx context.Context, v *store.View, c store.Cluster) (Health, *store.ClusterHealth, error) {
-	h := Health{Verdict: "not_measured", Since: c.StatusSince, Reasons: []string{}}
+	h := Health{Verdict: NotMeasured, Since: c.StatusSince, Reasons: []string{}}
 	row, err := store.HealthOfCluster(ctx, v, c.ID)
 	if errors.Is(err, store.ErrNoRow) {
 		return h, nil, nil

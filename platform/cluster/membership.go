@@ -29,6 +29,9 @@ func (s *Service) RemovalForbidden(ctx context.Context, v *store.View, acct stor
 	if err != nil {
 		return err
 	}
+	if n.Status == NodeDisconnected || n.Status == NodeError {
+		return nil // the floors guard healthy servers; a lost one is none
+	}
 	c, err := store.ClusterByID(ctx, v, acct, n.ClusterID)
 	if err != nil {
 		return err
@@ -117,12 +120,13 @@ func (s *Service) RemoveInstance(ctx context.Context, tx *store.Tx, acct store.A
 	if err := s.endMembership(ctx, tx, n); err != nil {
 		return nil, err
 	}
-	if err := s.deleteNode(ctx, tx, n); err != nil {
+	task, err := s.deleteNode(ctx, tx, n)
+	if err != nil {
 		return nil, err
 	}
 	return &n, signal.Emit(ctx, tx, acct, signal.Event{Kind: "system.k3s_node_removed",
 		Subject: signal.Subject{ClusterID: n.ClusterID, InstanceID: id, NodeID: n.NodeID},
-		Payload: store.Object{"cluster_id": n.ClusterID, "node": n.Name, "task_id": nil, "reason": why}})
+		Payload: store.Object{"cluster_id": n.ClusterID, "node": n.Name, "task_id": task, "reason": why}})
 }
 
 // forget lets a pending cluster go on without a first server that ends.
@@ -152,11 +156,12 @@ func (s *Service) endMembership(ctx context.Context, tx *store.Tx, n store.Clust
 	return nil
 }
 
-// deleteNode asks a server's agent to delete the Kubernetes Node and its node password of a member that ended.
-func (s *Service) deleteNode(ctx context.Context, tx *store.Tx, n store.ClusterNode) error {
+// deleteNode asks a server's agent to delete the Kubernetes Node and its node password of a member that ended. It
+// answers the task, or nil where no server is left that could.
+func (s *Service) deleteNode(ctx context.Context, tx *store.Tx, n store.ClusterNode) (*store.TaskID, error) {
 	members, err := store.ClusterNodes(ctx, &tx.View, n.AccountID, n.ClusterID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, m := range members {
 		if m.Role != RoleServer || m.Status != NodeActive {
@@ -167,13 +172,13 @@ func (s *Service) deleteNode(ctx context.Context, tx *store.Tx, n store.ClusterN
 			Status: store.TaskPending, OperableType: "System::NodeInstance", OperableID: string(m.InstanceID), Resumable: true,
 			Parameters: store.JSON[store.Object]{V: store.Object{"node": n.Name}}})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		_, err = tx.Audit(ctx, store.AuditEntry{AccountID: n.AccountID, Action: "created", ResourceType: "System::Task", ResourceID: string(t.ID),
 			New: store.Object{"command": t.Command, "node": n.Name, "node_instance_id": m.InstanceID}})
-		return err
+		return &t.ID, err
 	}
-	return nil
+	return nil, nil
 }
 
 // Waiting is an instance that has not joined and whose k3s assignment names a cluster, or none that can be used.

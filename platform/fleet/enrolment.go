@@ -172,8 +172,8 @@ func (s *Service) issue(ctx context.Context, tx *store.Tx, instance store.Instan
 	if err := store.InsertCertificate(ctx, tx, c); err != nil {
 		return c, err
 	}
-	return c, audit(ctx, tx, instance.AccountID, "created", resourceCertificate, string(c.ID), nil,
-		store.Object{"node_instance_id": instance.ID, "serial": c.Serial, "not_after": c.NotAfter})
+	return c, audit(ctx, tx, instance.AccountID, "certificate_issued", resourceInstance, string(instance.ID), nil,
+		store.Object{"certificate_id": c.ID, "serial": c.Serial, "not_after": c.NotAfter})
 }
 
 func (s *Service) enrolled(instance store.Instance, c store.Certificate) Enrolled {

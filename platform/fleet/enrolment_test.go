@@ -98,6 +98,13 @@ func TestEnrolmentTradesATokenForACertificateOnce(t *testing.T) {
 	if _, err := w.enroll(t, "pne_unknown", other); !errors.Is(err, fleet.ErrUnauthenticated) {
 		t.Errorf("an unknown token got %v, want no credential", err)
 	}
+	w.view(t, func(ctx context.Context, v *store.View) error {
+		rows, err := store.AuditOf(ctx, v, i.AccountID, "System::NodeInstance", string(i.ID))
+		if n := len(rows); n == 0 || rows[n-1].Action != "certificate_issued" || rows[n-1].New["certificate_id"] != string(e.CertificateID) {
+			t.Errorf("audit rows of the instance %v, want its certificate", rows)
+		}
+		return err
+	})
 	if who, err := w.authenticate(t, e.CertPEM); err != nil || who.ID != i.ID || who.Architecture != "arm64" {
 		t.Errorf("authenticated %s (%s), %v", who.ID, who.Architecture, err)
 	}

@@ -383,6 +383,9 @@ func (s *Service) Create(ctx context.Context, p Provisioned) Made {
 	if p.machine == nil {
 		return Made{}
 	}
+	if left, err := s.leftToAsk(ctx, p.Instance); err != nil || !left {
+		return Made{}
+	}
 	adapter := s.Providers[p.by]
 	if adapter == nil {
 		return Made{asked: true, err: fmt.Errorf("this platform has no adapter for providers of type %s", p.by)}
@@ -401,6 +404,18 @@ func (s *Service) Create(ctx context.Context, p Provisioned) Made {
 	}
 	s.Log.Warn().Err(err).Str("instance", string(p.Instance.ID)).Str("provider", p.by).Msg("machine not made")
 	return Made{asked: true, err: err, orphan: s.removeOrphan(ctx, adapter, p.machine.AccountID, p.Instance.ID)}
+}
+
+// leftToAsk waits for another call of the same intent, and says whether its outcome is still to come.
+func (s *Service) leftToAsk(ctx context.Context, i store.Instance) (bool, error) {
+	if err := s.acts.enter(ctx, i.ID); err != nil {
+		return false, err
+	}
+	err := s.DB.View(ctx, func(v *store.View) (err error) {
+		i, err = store.InstanceByID(ctx, v, i.AccountID, i.ID)
+		return err
+	})
+	return i.Intent == store.IntentCreate, err
 }
 
 // handed is the enrolment that a machine is given. The platform's addresses are asked for here and not when the intent is
@@ -447,8 +462,13 @@ func (s *Service) removeOrphan(ctx context.Context, adapter provider.Provider, a
 // FinishCreate writes what came of an intent. A refusal beside a nil error is committed with the rows, and answered.
 func (s *Service) FinishCreate(ctx context.Context, tx *store.Tx, p Provisioned, made Made) (store.Instance, error, error) {
 	i, err := InstanceByID(ctx, &tx.View, p.Instance.AccountID, p.Instance.ID)
-	if err != nil || !made.asked || i.Intent != store.IntentCreate {
-		return i, nil, err // nothing was asked, or another has written the outcome
+	switch {
+	case err != nil:
+		return i, nil, err
+	case !made.asked && p.machine != nil && (i.Status == store.InstanceError || i.Intent == store.IntentCreate):
+		return i, notMade(i, p, i.ErrorMessage), nil // another call of this intent has failed, or is not over
+	case !made.asked || i.Intent != store.IntentCreate:
+		return i, nil, nil // nothing was asked, or another has written the outcome
 	}
 	i.Intent, i.EnrollmentToken = "", nil
 	if made.err != nil {
@@ -496,9 +516,16 @@ func (s *Service) createFailed(ctx context.Context, tx *store.Tx, i store.Instan
 	}
 	err = signal.Emit(ctx, tx, i.AccountID, signal.Event{Kind: "system.instance_provision_failed", Subject: about(i),
 		Payload: store.Object{"provider_type": p.by, "error": text}})
-	refusal := schema.Errorf(schema.Unavailable, "provider %s: %s", p.by, text).WithDetail("instance_id", i.ID).
+	return i, notMade(i, p, text), err
+}
+
+// notMade refuses a call whose machine is not there.
+func notMade(i store.Instance, p Provisioned, text string) *schema.Error {
+	if i.Status != store.InstanceError {
+		return schema.Errorf(schema.Unavailable, "provider %s: it did not answer in time", p.by).WithDetail("instance_id", i.ID)
+	}
+	return schema.Errorf(schema.Unavailable, "provider %s: %s", p.by, text).WithDetail("instance_id", i.ID).
 		WithHint("system_get_instance", "The instance is in error; system_terminate_instance ends it.")
-	return i, refusal, err
 }
 
 // failureText is a provider's error as rows and callers are told it: ours word for word, others bounded and printable.

@@ -31,6 +31,7 @@ type Service struct {
 	FetchClient *http.Client
 
 	fetches singleflight.Group
+	acts    acts
 }
 
 // Warning is something that a caller should know of a change that was made.
@@ -68,6 +69,5 @@ const (
 	resourceVersion        = "System::NodeModuleVersion"
 	resourceAssignment     = "System::NodeModuleAssignment"
 	resourceTask           = "System::Task"
-	resourceCertificate    = "System::NodeCertificate"
-	resourceArtifact       = "System::Artifact"
+	resourceArtifact       = "System::Artifact" // of the installation: in no account's record
 )

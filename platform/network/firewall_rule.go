@@ -90,7 +90,7 @@ func (in RuleInput) rule(acct store.AccountID) (store.FirewallRule, error) {
 		return r, err
 	}
 	if s, d := cidrOf(r.Source), cidrOf(r.Destination); s.IsValid() && d.IsValid() && s.Addr().Is4() != d.Addr().Is4() {
-		return r, schema.InvalidArgument("/dst_selector/cidr", r.Destination.CIDR, "src_selector and dst_selector are cidrs of two families")
+		return r, schema.InvalidCombination("/dst_selector/cidr", "src_selector and dst_selector are cidrs of two families")
 	}
 	return r, checkPorts(in)
 }
@@ -100,11 +100,11 @@ func checkPorts(in RuleInput) error {
 	case in.PortFrom == nil && in.PortTo == nil:
 		return nil
 	case in.Protocol != sdwan.ProtocolTCP && in.Protocol != sdwan.ProtocolUDP:
-		return schema.InvalidArgument("/protocol", in.Protocol, "ports need protocol tcp or udp")
+		return schema.InvalidCombination("/protocol", "ports need protocol tcp or udp")
 	case in.PortFrom == nil || in.PortTo == nil:
-		return schema.InvalidArgument("/port_from", nil, "port_from and port_to go together")
+		return schema.InvalidCombination("/port_from", "port_from and port_to go together")
 	case *in.PortFrom > *in.PortTo:
-		return schema.InvalidArgument("/port_from", *in.PortFrom, "port_from must not be above port_to")
+		return schema.InvalidCombination("/port_from", "port_from must not be above port_to")
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func (s *Service) CheckAttach(ctx context.Context, v *store.View, acct store.Acc
 	if err != nil {
 		return orNotFound(err, "instance not found")
 	}
-	if !i.Live() {
+	if !i.Live() || i.Leaving() {
 		return schema.Errorf(schema.PreconditionFailed, "instance %s is terminated", i.Name)
 	}
 	if n.Status == StatusSuspended || n.Status == StatusArchived {

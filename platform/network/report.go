@@ -89,10 +89,14 @@ func (in *ingest) takeKey(ctx context.Context, p *store.Peer, key string) error 
 	if err != nil {
 		return err
 	}
+	about := signal.Subject{NodeID: in.instance.NodeID, InstanceID: in.instance.ID, NetworkID: p.NetworkID}
 	if owner != "" {
-		return signal.Open(ctx, in.tx, p.AccountID, string(in.instance.ID), signal.Event{Kind: "system.host_finding",
-			Subject: signal.Subject{NodeID: in.instance.NodeID, InstanceID: in.instance.ID, NetworkID: p.NetworkID},
+		return signal.Open(ctx, in.tx, p.AccountID, string(p.ID), signal.Event{Kind: "system.host_finding", Subject: about,
 			Payload: store.Object{"finding": "duplicate_identity", "evidence": "reports the public key of " + owner}})
+	}
+	err = signal.Close(ctx, in.tx, p.AccountID, string(p.ID), "system.host_finding", about, store.Object{"finding": "duplicate_identity"})
+	if err != nil {
+		return err
 	}
 	was := p.PublicKey
 	p.PublicKey = key

@@ -39,7 +39,23 @@ func Near(text string) []string {
 	if near := schema.Nearest(text, slices.Sorted(maps.Keys(Catalogue))); near != "" {
 		return []string{near}
 	}
+	if near := schema.Nearest(text, groups()); near != "" {
+		kinds := WithPrefix(near)
+		return kinds[:min(len(kinds), nearKinds)]
+	}
 	return []string{}
+}
+
+// groups are what kinds begin with, their first word included: system.k3s, system.sdwan.
+func groups() []string {
+	found := map[string]bool{}
+	for kind := range Catalogue {
+		dot := strings.IndexByte(kind, '.')
+		if border := strings.IndexAny(kind[dot+1:], "._"); border > 0 {
+			found[kind[:dot+1+border]] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
 }
 
 // AtLeast are the severities from one on; nil, which is all, where it is empty.
