@@ -30,6 +30,7 @@ type tutorial struct {
 	a, b                           tenant
 	workerNode, workerInstance     string
 	outsiderNode, outsiderInstance string
+	workerTemplate                 string
 	tenantBTemplates               []string
 	user                           string
 }
@@ -349,6 +350,7 @@ func (t *tutorial) step4(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.workerTemplate = template
 	_, err = t.call(ctx, "system_assign_module_to_template", object{"template_id": template, "module_id": t.agentModule,
 		"config": object{"target_cluster_id": t.b.cluster}})
 	if err != nil {
@@ -357,15 +359,7 @@ func (t *tutorial) step4(ctx context.Context) error {
 	if err := t.retemplate(ctx, t.workerNode, template); err != nil {
 		return err
 	}
-	err = rig.Await(ctx, "the worker to join cluster B", 2*time.Minute, func(ctx context.Context) (string, error) {
-		out, err := t.Call(ctx, "kubernetes_list_nodes", object{"cluster_id": t.b.cluster})
-		if err != nil || rig.Text(rig.Find(rig.List(out, "nodes"), "name", "k3s-worker-b-1"), "status") == "active" {
-			return "", err
-		}
-		b, _ := json.Marshal(out)
-		return string(b), nil
-	})
-	if err != nil {
+	if err := t.joined(ctx, "k3s-worker-b-1"); err != nil {
 		return err
 	}
 	inA, err := t.call(ctx, "kubernetes_list_nodes", object{"cluster_id": t.a.cluster})
@@ -373,6 +367,18 @@ func (t *tutorial) step4(ctx context.Context) error {
 		return err
 	}
 	return t.evidence(len(rig.List(inA, "nodes")) == 1, "the worker is in cluster B, and not in cluster A")
+}
+
+// joined waits until a machine is an active member of cluster B.
+func (t *tutorial) joined(ctx context.Context, machine string) error {
+	return rig.Await(ctx, machine+" to join cluster B", 2*time.Minute, func(ctx context.Context) (string, error) {
+		out, err := t.Call(ctx, "kubernetes_list_nodes", object{"cluster_id": t.b.cluster})
+		if err != nil || rig.Text(rig.Find(rig.List(out, "nodes"), "name", machine), "status") == "active" {
+			return "", err
+		}
+		b, _ := json.Marshal(out)
+		return string(b), nil
+	})
 }
 
 // ambiguous gives a machine a worker's module without a target while two clusters exist.
@@ -415,11 +421,11 @@ func (t *tutorial) ambiguous(ctx context.Context) error {
 		"exactly one signal of severity high, no member: it guesses nothing"); err != nil {
 		return err
 	}
-	return t.retemplate2(ctx, node)
+	return t.untemplate(ctx, node)
 }
 
-// retemplate2 takes the untargeted worker's module away again: the machine stays as a plain peer of tenant B.
-func (t *tutorial) retemplate2(ctx context.Context, node string) error {
+// untemplate takes the untargeted worker's module away again: the machine stays as a plain peer of tenant B.
+func (t *tutorial) untemplate(ctx context.Context, node string) error {
 	if _, err := t.call(ctx, "system_update_node", object{"node_id": node, "node_template_id": t.base}); err != nil {
 		return err
 	}
@@ -629,7 +635,25 @@ func (t *tutorial) step6(ctx context.Context) error {
 	if err := t.evidence(!t.reaches(ctx, "outsider-b-1", api), "an arbitrary peer of tenant B does not"); err != nil {
 		return err
 	}
-	return t.evidence(t.reaches(ctx, "k3s-worker-b-1", api), "the worker does: the cluster's own rules come first")
+	if err := t.evidence(t.reaches(ctx, "k3s-worker-b-1", api), "the worker does: the cluster's own rules come first"); err != nil {
+		return err
+	}
+	return t.newWorker(ctx)
+}
+
+// newWorker lets the arbitrary peer become a worker: the rules that shut it out don't keep it from joining.
+func (t *tutorial) newWorker(ctx context.Context) error {
+	if err := t.retemplate(ctx, t.outsiderNode, t.workerTemplate); err != nil {
+		return err
+	}
+	if err := t.joined(ctx, "outsider-b-1"); err != nil {
+		return err
+	}
+	tables, err := t.Exec(ctx, "outsider-b-1", "nft", "list", "tables")
+	if err != nil {
+		return err
+	}
+	return t.evidence(strings.TrimSpace(string(tables)) == "table inet powernode", "a new worker joins under these rules; its machine has one table of ours and no other")
 }
 
 func (t *tutorial) verify(ctx context.Context) error {
