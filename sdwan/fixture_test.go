@@ -3,23 +3,19 @@ package sdwan_test
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"powernode/internal/golden"
 	"powernode/sdwan"
 )
-
-var update = flag.Bool("update", false, "write what is compiled into the fixtures")
 
 // A fixture is an intent in a network engineer's words, and below it the documents of peers (`-- NAME --`) and the
 // tables of their hosts (`-- firewall NAME --`). A host is in each network of the fixture in which it has a peer.
@@ -37,21 +33,11 @@ func TestFixturesCompileToTheirText(t *testing.T) {
 				t.Fatal(err)
 			}
 			intents := parseIntents(t, string(section(archive, "intent")))
-			for i, f := range archive.Files[1:] {
-				got := renderSection(t, intents, f.Name)
-				if *update {
-					archive.Files[i+1].Data = []byte(got)
-					continue
-				}
-				if diff := cmp.Diff(string(f.Data), got); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", f.Name, diff)
-				}
+			rendered := &txtar.Archive{Comment: archive.Comment, Files: archive.Files[:1:1]}
+			for _, f := range archive.Files[1:] {
+				rendered.Files = append(rendered.Files, txtar.File{Name: f.Name, Data: []byte(renderSection(t, intents, f.Name))})
 			}
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
+			golden.Equal(t, filepath.Base(file), txtar.Format(rendered))
 		})
 	}
 }

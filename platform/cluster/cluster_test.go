@@ -427,6 +427,26 @@ func TestDecommissionFreesEverythingAndCleansHosts(t *testing.T) {
 	})
 }
 
+func TestWhatIsOpenOfAClusterClosesWithIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.instance("a-1", w.network("tenant-a"))
+	w.assign(server, cluster.ModuleServer, store.Object{})
+	w.activate(server)
+	no := false
+	w.update(func(ctx context.Context, tx *store.Tx) error {
+		return w.clusters.Ingest(ctx, tx, server, sdwan.Report{K3s: &sdwan.K3sReport{Role: "server", Installed: true, NodeReady: &no, APIReady: &no,
+			VIPReady: &no, Etcd: &sdwan.EtcdReport{Member: server.Name, Healthy: false, Members: 1}}})
+	})
+	if len(w.signals("system.k3s_cluster_degraded")) != 1 {
+		t.Fatal("an unhealthy cluster was not told of")
+	}
+	w.decommission("a-1")
+	if len(w.signals("system.k3s_cluster_recovered")) != 1 {
+		t.Error("a condition of a cluster that has ended is open for ever")
+	}
+}
+
 func TestMemberIsAnsweredForItsOwnCluster(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

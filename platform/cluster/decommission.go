@@ -67,6 +67,11 @@ func (s *Service) decommission(ctx context.Context, tx *store.Tx, c store.Cluste
 	if err := touchJoiners(ctx, tx, c.AccountID); err != nil {
 		return t, err
 	}
+	err = signal.Close(ctx, tx, c.AccountID, string(c.ID), "system.k3s_cluster_degraded", signal.Subject{ClusterID: c.ID, NetworkID: c.NetworkID},
+		store.Object{"ended": true}) // whichever of its health conditions is open: they share a fingerprint
+	if err != nil {
+		return t, err
+	}
 	err = signal.Emit(ctx, tx, c.AccountID, signal.Event{Kind: "system.k3s_cluster_decommissioned",
 		Subject: signal.Subject{ClusterID: c.ID, NetworkID: c.NetworkID}, Payload: store.Object{"name": c.Name, "freed_node_count": len(members)}})
 	if err != nil {

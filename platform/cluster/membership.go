@@ -153,7 +153,9 @@ func (s *Service) endMembership(ctx context.Context, tx *store.Tx, n store.Clust
 		return err
 	}
 	tx.TouchNetwork(c.NetworkID)
-	return nil
+	about := signal.Subject{ClusterID: c.ID, InstanceID: n.InstanceID, NodeID: n.NodeID, NetworkID: c.NetworkID}
+	return signal.Close(ctx, tx, n.AccountID, string(n.ID), "system.k3s_node_not_ready", about,
+		store.Object{"cluster_id": c.ID, "node": n.Name, "ended": true})
 }
 
 // deleteNode asks a server's agent to delete the Kubernetes Node and its node password of a member that ended. It
