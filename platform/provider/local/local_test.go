@@ -313,10 +313,7 @@ func TestKilledCreateIsWholeOrAbsent(t *testing.T) {
 		}
 		<-time.After(rand.N(span)) // the random point; nothing is awaited
 		kill(t, cmd)
-		machines, err := p.List(t.Context(), in.AccountID)
-		if err != nil {
-			t.Fatalf("list after a kill: %v", err)
-		}
+		machines := settled(t, p, in.AccountID)
 		for _, m := range machines {
 			whole++
 			if m.Status != provider.StatusRunning || sh(t, p, m, "hostname; ip -6 route show default | wc -l") != in.Name+"\n1" {
@@ -338,6 +335,25 @@ func TestKilledCreateIsWholeOrAbsent(t *testing.T) {
 		}
 	}
 	t.Logf("of %d creates, killed within %v, %d had come through", kills, span.Round(time.Millisecond), whole)
+}
+
+// settled lists an account's machines once no change is under way: a child that a killed platform was about to start holds
+// the machine's lock for the moment until it becomes another program, or ends.
+func settled(t *testing.T, p *local.Provider, account string) (machines []provider.Machine) {
+	t.Helper()
+	await(t, func() (string, bool) {
+		var err error
+		if machines, err = p.List(t.Context(), account); err != nil {
+			t.Fatalf("list after a kill: %v", err)
+		}
+		for _, m := range machines {
+			if m.Status == provider.StatusPending {
+				return string(m.Status), false
+			}
+		}
+		return "", true
+	})
+	return machines
 }
 
 func TestKilledChangeIsFinished(t *testing.T) {
