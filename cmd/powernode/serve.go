@@ -111,10 +111,15 @@ func newServices(dir stateDir, db *store.DB, sealer *store.Sealer, log zerolog.L
 	networks := &network.Service{Sealer: sealer}
 	clusters := &cluster.Service{Network: networks, Sealer: sealer}
 	networks.Clusters = clusters
+	rules := &governance.Service{Sealer: sealer, Log: log, StateDir: string(dir)}
+	clusters.MayJoin = func(ctx context.Context, v *store.View, acct store.AccountID, category string, id store.ClusterID, network store.NetworkID) (bool, error) {
+		verdict, err := rules.Decide(ctx, v, governance.PlatformCaller(acct), category, governance.Scope{ClusterID: id, NetworkID: network})
+		return verdict == governance.AutoApprove || verdict == governance.NotifyAndProceed, err
+	}
 	fleets := &fleet.Service{DB: db, Network: networks, Cluster: clusters, Providers: map[string]provider.Provider{local.Type: machines},
 		Sealer: sealer, Authority: authority, StateDir: string(dir), Log: log}
 	p := &tools.Platform{DB: db, Sealer: sealer, Fleet: fleets, Network: networks, Cluster: clusters,
-		Governance: &governance.Service{Sealer: sealer, StateDir: string(dir), Log: log}, Log: log}
+		Governance: rules, Log: log}
 	if err := p.Register(); err != nil {
 		return nil, err
 	}

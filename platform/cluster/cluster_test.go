@@ -427,6 +427,41 @@ func TestDecommissionFreesEverythingAndCleansHosts(t *testing.T) {
 	})
 }
 
+func TestRaisedPolicyHoldsFreshJoinsBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.network("tenant-a")
+	server, worker := w.instance("a-1", a), w.instance("w-1", a)
+	w.assign(server, cluster.ModuleServer, store.Object{})
+	c := w.activate(server)
+	w.assign(worker, cluster.ModuleAgent, store.Object{})
+	may, asked := false, ""
+	w.clusters.MayJoin = func(_ context.Context, _ *store.View, _ store.AccountID, category string, _ store.ClusterID, _ store.NetworkID) (bool, error) {
+		asked = category
+		return may, nil
+	}
+	if _, refusal := w.join(worker, cluster.RoleAgent, ""); refusal == nil || !refusal.Wait || refusal.Reason != cluster.ReasonApproval {
+		t.Fatalf("a raised policy lets a join through: %+v", refusal)
+	}
+	if asked != "system.runtime_k8s_node_join" {
+		t.Errorf("asked the policy of %q", asked)
+	}
+	if _, refusal := w.join(server, cluster.RoleServer, ""); refusal != nil {
+		t.Errorf("a member is held back from its own cluster: %+v", refusal)
+	}
+	w.view(func(ctx context.Context, v *store.View) error {
+		waiting, err := w.clusters.WaitingFor(ctx, v, c)
+		if err == nil && (len(waiting) != 1 || waiting[0].Reason != cluster.ReasonApproval) {
+			t.Errorf("waiting %+v, want the worker with reason approval_pending", waiting)
+		}
+		return err
+	})
+	may = true
+	if _, refusal := w.join(worker, cluster.RoleAgent, ""); refusal != nil {
+		t.Errorf("the lowered policy still holds the join back: %+v", refusal)
+	}
+}
+
 func TestWhatIsOpenOfAClusterClosesWithIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -123,6 +123,9 @@ func (s *Service) serverMaterial(ctx context.Context, tx *store.Tx, instance sto
 	if c.BootstrapInstanceID != instance.ID {
 		return Material{}, &Refusal{Wait: true, Reason: ReasonNotAvailableYet, Message: "not available yet: a further server of a cluster"}, nil
 	}
+	if refusal, err := s.held(ctx, &tx.View, c, r, categoryBootstrap); err != nil || refusal != nil {
+		return Material{}, refusal, err
+	}
 	if err := s.join(ctx, tx, instance, c, RoleServer, r.member); err != nil {
 		return Material{}, nil, err
 	}
@@ -163,6 +166,9 @@ func (s *Service) agentMaterial(ctx context.Context, tx *store.Tx, instance stor
 	if _, err := agentVersion(ctx, &tx.View, c); err != nil {
 		return Material{}, &Refusal{Wait: true, Reason: ReasonNoAgentVersion, Message: err.Error()}, nil
 	}
+	if refusal, err := s.held(ctx, &tx.View, c, r, categoryJoin); err != nil || refusal != nil {
+		return Material{}, refusal, err
+	}
 	if err := s.join(ctx, tx, instance, c, RoleAgent, r.member); err != nil {
 		return Material{}, nil, err
 	}
@@ -179,6 +185,18 @@ func (s *Service) agentMaterial(ctx context.Context, tx *store.Tx, instance stor
 	token, err := s.token(c, RoleAgent)
 	m.AgentToken = secureToken(c.CAPEM, "node", token)
 	return m, nil, err
+}
+
+// held makes a fresh join wait where a policy of the account was raised above "proceed": a person lets it in by the policy.
+func (s *Service) held(ctx context.Context, v *store.View, c store.Cluster, r resolution, category string) (*Refusal, error) {
+	if r.member != nil || s.MayJoin == nil {
+		return nil, nil
+	}
+	may, err := s.MayJoin(ctx, v, c.AccountID, category, c.ID, c.NetworkID)
+	if err != nil || may {
+		return nil, err
+	}
+	return &Refusal{Wait: true, Reason: ReasonApproval, Message: "the policy of " + category + " holds joins of cluster " + c.Name + " back for a person"}, nil
 }
 
 // secureToken is K3s' secure form: it binds the token to the cluster's certificate authority, so that it is sent to

@@ -240,14 +240,35 @@ func (s *Service) waitingByAssignment(ctx context.Context, v *store.View, c stor
 		}
 		reason := r.reason
 		if r.cluster != nil {
-			if reason = ReasonNoReadyServer; c.Status == StatusActive || c.Status == StatusDegraded {
-				reason = "api_unreachable"
+			if reason, err = s.onItsWay(ctx, v, c, i, role); err != nil {
+				return nil, err
 			}
-			if role == RoleServer && c.BootstrapInstanceID == i.ID {
-				continue // the cluster's own first server on its way
+			if reason == "" {
+				continue
 			}
 		}
 		out = append(out, Waiting{NodeInstanceID: i.ID, Name: i.Name, Role: role, Reason: reason, Since: a.UpdatedAt})
 	}
 	return out, nil
+}
+
+// onItsWay says why an instance that has its cluster is no member yet; "" for the cluster's own first server, which is
+// only on its way.
+func (s *Service) onItsWay(ctx context.Context, v *store.View, c store.Cluster, i store.Instance, role string) (string, error) {
+	category, first := categoryJoin, role == RoleServer && c.BootstrapInstanceID == i.ID
+	if first {
+		category = categoryBootstrap
+	}
+	refusal, err := s.held(ctx, v, c, resolution{cluster: &c}, category)
+	switch {
+	case err != nil:
+		return "", err
+	case refusal != nil:
+		return refusal.Reason, nil
+	case first:
+		return "", nil
+	case c.Status == StatusActive || c.Status == StatusDegraded:
+		return "api_unreachable", nil
+	}
+	return ReasonNoReadyServer, nil
 }

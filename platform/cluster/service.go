@@ -16,7 +16,15 @@ import (
 type Service struct {
 	Network *network.Service
 	Sealer  *store.Sealer
+	// MayJoin says whether the account's policies let an agent's join proceed, by its action category; nil: they do.
+	MayJoin func(ctx context.Context, v *store.View, acct store.AccountID, category string, id store.ClusterID, network store.NetworkID) (bool, error)
 }
+
+// Action categories of the agents' handshake (contract 13).
+const (
+	categoryBootstrap = "system.runtime_k8s_cluster_bootstrap"
+	categoryJoin      = "system.runtime_k8s_node_join"
+)
 
 // The modules that make an instance a member.
 const (

@@ -23,6 +23,7 @@ const (
 	ReasonNoAgentVersion  = "no_agent_version"
 	ReasonTargetMismatch  = "target_mismatch"
 	ReasonNotAvailableYet = "not_available_yet"
+	ReasonApproval        = "approval_pending"
 )
 
 // Target is what an assignment's target comes to, as lists show it.
