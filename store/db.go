@@ -91,7 +91,7 @@ func (db *DB) View(ctx context.Context, fn func(v *View) error) error {
 	if err != nil {
 		return fmt.Errorf("begin to read: %w", err)
 	}
-	defer tx.Rollback() //nolint:errcheck // a read has nothing to lose
+	defer tx.Rollback() // a read has nothing to lose
 	return fn(&View{tx: tx, now: db.opt.Now().UTC().Truncate(time.Millisecond)})
 }
 
@@ -188,7 +188,7 @@ func (db *DB) update(ctx context.Context, note bool, fn func(tx *Tx) error) erro
 	if err != nil {
 		return fmt.Errorf("begin to write: %w", err)
 	}
-	defer sqlTx.Rollback() //nolint:errcheck // after a commit it is a no-op
+	defer sqlTx.Rollback() // after a commit it is a no-op
 	tx := &Tx{View: View{tx: sqlTx, now: db.opt.Now().UTC().Truncate(time.Millisecond), note: note, saw: map[Seen]int64{}},
 		db: db, instances: map[InstanceID]bool{}, networks: map[NetworkID]bool{}, wake: map[string]bool{}}
 	if err := fn(tx); err != nil {

@@ -80,7 +80,7 @@ func TestUnknownVerbIsNoCall(t *testing.T) {
 	t.Parallel()
 	env := toolstest.New(t)
 	_, err := env.Platform.Call(t.Context(), env.Caller, tools.Request{Verb: "system_create_nod"})
-	unknown, ok := err.(*tools.UnknownVerbError) //nolint:errorlint // it is returned as it is
+	unknown, ok := err.(*tools.UnknownVerbError) // it is returned as it is
 	if !ok || len(unknown.Candidates) != 1 || unknown.Candidates[0] != "system_create_node" {
 		t.Errorf("got %v, want an unknown verb near system_create_node", err)
 	}

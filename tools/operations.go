@@ -88,7 +88,7 @@ func (p *Platform) holdsStill(ctx context.Context, o store.Operation) error {
 func (p *Platform) planAgain(ctx context.Context, o store.Operation) (*call, *store.Plan, error) {
 	c, err := p.replayed(ctx, o)
 	if err != nil || c.validate() != nil || c.authorise() != nil {
-		return c, nil, nil //nolint:nilerr // the replay refuses it
+		return c, nil, nil // the replay refuses it
 	}
 	plan, err := c.plan(ctx)
 	return c, plan, err

@@ -223,7 +223,7 @@ func cleanFilter(ctx context.Context, save, restore string) error {
 	defer cancel()
 	saved, err := exec.CommandContext(ctx, save).Output()
 	if err != nil {
-		return nil //nolint:nilerr // no such filter in this kernel: nothing of K3s' is in it
+		return nil // no such filter in this kernel: nothing of K3s' is in it
 	}
 	rest, found := withoutK3s(string(saved))
 	if !found {

@@ -68,7 +68,7 @@ func newAgents(t *testing.T) *agents {
 	a.Platform.Network.CAFingerprint = func() string { return fingerprint(authority.CAPEM()) }
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
-	running.Go(func() { reports.run(ctx) }) //nolint:errcheck // it ends with the context alone
+	running.Go(func() { reports.run(ctx) }) // it ends with the context alone
 	t.Cleanup(func() { server.Close(); stop(); running.Wait() })
 	a.template = a.makeTemplate(t)
 	return a

@@ -156,7 +156,7 @@ func (b *bridge) session(ctx context.Context) (answered bool, err error) {
 	c := &bridgeConn{UnixConn: conn, in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10)}
 	refused, err := c.upgrade(b.query)
 	if err != nil {
-		c.Close() //nolint:errcheck // it broke
+		c.Close() // it broke
 		return false, nil
 	}
 	if refused != nil {
@@ -197,7 +197,7 @@ func (b *bridge) attend(c *bridgeConn) (answered bool) {
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		if !b.send(c) {
-			c.Close() //nolint:errcheck // it is broken, or nobody needs it
+			c.Close() // it is broken, or nobody needs it
 		}
 	})
 	answered = b.receive(c)
@@ -206,7 +206,7 @@ func (b *bridge) attend(c *bridgeConn) (answered bool) {
 	b.changed.Broadcast()
 	b.mu.Unlock()
 	sending.Wait()
-	c.Close() //nolint:errcheck // it is broken, or all was said
+	c.Close() // it is broken, or all was said
 	return answered
 }
 

@@ -311,7 +311,7 @@ func TestKilledBridgeLeavesTheControlPlaneToOthers(t *testing.T) {
 	if err := b.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	b.cmd.Wait() //nolint:errcheck // it was killed
+	b.cmd.Wait() // it was killed
 	started := time.Now()
 	if _, err := io.WriteString(other.in, createLine(2)); err != nil {
 		t.Fatal(err)

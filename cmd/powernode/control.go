@@ -225,7 +225,7 @@ func (c *control) bridge(stopping context.Context, w http.ResponseWriter, r *htt
 		c.answer(w, nil, fmt.Errorf("take over the connection: %w", err))
 		return
 	}
-	defer conn.Close() //nolint:errcheck // all that matters was written
+	defer conn.Close() // all that matters was written
 	_, err = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", bridgeProtocol)
 	if err != nil {
 		return
@@ -266,6 +266,6 @@ func (s *frameStream) Send(callID string, answer []byte) error {
 // end makes Receive end as if the client had: what was taken is answered, no more is taken. A client that takes no answers
 // holds nobody up for longer than calls are waited for.
 func (s *frameStream) end() {
-	s.conn.SetReadDeadline(time.Unix(1, 0))                //nolint:errcheck // a connection that can't has ended
-	s.conn.SetWriteDeadline(time.Now().Add(mcp.DrainWait)) //nolint:errcheck // the same
+	s.conn.SetReadDeadline(time.Unix(1, 0))                // a connection that can't has ended
+	s.conn.SetWriteDeadline(time.Now().Add(mcp.DrainWait)) // the same
 }

@@ -112,7 +112,7 @@ func (c *serveClient) ask(ctx context.Context, path string, body []byte, header 
 	if err != nil {
 		return fmt.Errorf("%w: %w", errLost, err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // it was read
+	defer answer.Body.Close() // it was read
 	raw, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errLost, err)

@@ -33,7 +33,7 @@ func onTerminal(t *testing.T, dir string, dialogue []said, args ...string) (show
 	if err != nil {
 		t.Fatalf("start on a terminal: %v", err)
 	}
-	defer tty.Close() //nolint:errcheck // the process has ended
+	defer tty.Close() // the process has ended
 	chunks := make(chan []byte)
 	go func() {
 		defer close(chunks)
@@ -244,7 +244,7 @@ func speakWithout(t *testing.T, dir, id string) {
 	if err != nil {
 		t.Fatalf("connect: %v", err)
 	}
-	defer c.Close() //nolint:errcheck // nothing hangs on it
+	defer c.Close() // nothing hangs on it
 	var shown tools.OperationAnswer
 	if err := c.People(t.Context(), tools.PeopleOperation, tools.OperationRequest{ID: id}, &shown); err != nil {
 		t.Fatalf("show: %v", err)
@@ -272,7 +272,7 @@ func write(t *testing.T, dir, statement string, args ...any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // what was written is committed
+	defer db.Close() // what was written is committed
 	if _, err := db.ExecContext(t.Context(), statement, args...); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}

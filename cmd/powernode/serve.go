@@ -64,7 +64,7 @@ func serve(ctx context.Context, dir stateDir, log zerolog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() //nolint:errcheck // closing is what unlocks
+	defer lock.Close() // closing is what unlocks
 	sealer, err := openSealer(dir.keyFile())
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func (d stateDir) atSocket(do func(path string) error) error {
 	if err != nil {
 		return fmt.Errorf("open the state directory: %w", err)
 	}
-	defer dir.Close() //nolint:errcheck // nothing was written
+	defer dir.Close() // nothing was written
 	return do(fmt.Sprintf("/proc/self/fd/%d/control.sock", dir.Fd()))
 }
 
@@ -93,7 +93,7 @@ func (l *ownListener) Accept() (net.Conn, error) {
 			return conn, nil
 		}
 		l.log.Warn().Err(err).Interface("peer", peer).Msg("connection of another user refused")
-		conn.Close() //nolint:errcheck // nothing was said on it
+		conn.Close() // nothing was said on it
 	}
 }
 

@@ -108,7 +108,7 @@ func serveHolds(dir stateDir) bool {
 	if err != nil {
 		return false
 	}
-	defer f.Close() //nolint:errcheck // closing is what unlocks
+	defer f.Close() // closing is what unlocks
 	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
@@ -133,7 +133,7 @@ func startDetached(dir stateDir) (*detached, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() //nolint:errcheck // the process has its own
+	defer log.Close() // the process has its own
 	cmd := exec.Command(self, "serve", "--"+stateDirFlag, string(dir))
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
@@ -143,7 +143,7 @@ func startDetached(dir stateDir) (*detached, error) {
 	}
 	d := &detached{end: make(chan *os.ProcessState, 1)}
 	go func() { // ends with the process, or with this one
-		cmd.Wait() //nolint:errcheck // its state says all
+		cmd.Wait() // its state says all
 		d.end <- cmd.ProcessState
 	}()
 	return d, nil
@@ -168,7 +168,7 @@ func lastLine(path string) string {
 	if err != nil {
 		return "no log"
 	}
-	defer f.Close() //nolint:errcheck // it was read
+	defer f.Close() // it was read
 	info, err := f.Stat()
 	if err != nil {
 		return "no log"

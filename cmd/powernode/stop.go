@@ -59,7 +59,7 @@ func stopServe(ctx context.Context, dir stateDir) (stopped bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("find the control plane's process: %w", err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	defer unix.Close(fd) // nothing was written
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {
 		return false, fmt.Errorf("end the control plane: %w", err)
 	}

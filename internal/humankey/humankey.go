@@ -134,7 +134,7 @@ func read(path string) (file, error) {
 	if err != nil {
 		return f, fmt.Errorf("read the key file: %w", err)
 	}
-	defer opened.Close() //nolint:errcheck // nothing was written
+	defer opened.Close() // nothing was written
 	info, err := opened.Stat()
 	if err != nil {
 		return f, fmt.Errorf("read the key file: %w", err)

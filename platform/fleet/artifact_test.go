@@ -46,7 +46,7 @@ func TestArtefactIsFetchedOnceCheckedAndServedToWhoeverItsDocumentNames(t *testi
 	var fetched atomic.Int64
 	origin := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		fetched.Add(1)
-		io.WriteString(rw, "the binary") //nolint:errcheck // a reader that is gone fails the test by itself
+		io.WriteString(rw, "the binary") // a reader that is gone fails the test by itself
 	}))
 	defer origin.Close()
 	w.FetchClient = origin.Client()
@@ -87,7 +87,7 @@ func TestArtefactWithAnotherDigestIsNotKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	origin := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-		io.WriteString(rw, "something else") //nolint:errcheck // see above
+		io.WriteString(rw, "something else") // see above
 	}))
 	defer origin.Close()
 	w.FetchClient = origin.Client()

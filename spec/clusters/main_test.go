@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -30,42 +29,13 @@ type tenant struct {
 	server                     *rig.Machine
 }
 
-var shared *lab //nolint:gochecknoglobals // TestMain's, as testing has it
+var shared *lab // TestMain makes it
 
 func TestMain(m *testing.M) {
-	if ours, err := rig.Probe(os.Args); ours {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	flag.Parse()
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
-}
-
-func run(m *testing.M) (code int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-	defer cancel()
-	i, err := rig.Open(ctx, rig.Given("BIN", "../../bin"))
-	if err != nil {
-		return 1, err
-	}
-	defer func() {
-		if code != 0 || err != nil {
-			fmt.Fprintf(os.Stderr, "--- the control plane's log, its end ---\n%s\n", i.Log())
-		}
-		err = errors.Join(err, i.Remove(context.WithoutCancel(ctx)))
-	}()
-	if shared, err = newLab(ctx, i); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
+	os.Exit(rig.RunTests(m, func(ctx context.Context, i *rig.Installation) (err error) {
+		shared, err = newLab(ctx, i)
+		return err
+	}))
 }
 
 func newLab(ctx context.Context, i *rig.Installation) (*lab, error) {

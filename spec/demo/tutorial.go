@@ -572,7 +572,7 @@ func (t *tutorial) rearm(ctx context.Context) error {
 	}
 	return rig.Await(ctx, "A's table to come back", 30*time.Second, func(ctx context.Context) (string, error) {
 		if _, err := t.Exec(ctx, "k3s-server-a-1", "nft", "list", "table", "inet", "powernode"); err != nil {
-			return "the table is not there yet", nil //nolint:nilerr // that it is missing is what is awaited
+			return "the table is not there yet", nil // that it is missing is what is awaited
 		}
 		return "", nil
 	})

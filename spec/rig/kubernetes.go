@@ -131,7 +131,7 @@ func (i *Installation) Provide(ctx context.Context, k K3s) error {
 		module := Find(List(modules, "modules"), "name", name)
 		_, err := i.Approved(ctx, "system_create_module_version", Object{"module_id": module["id"], "version": k.Version, "make_current": true,
 			"artifacts": []Object{{"os": "linux", "arch": "amd64", "file": filepath.Base(k.Path), "sha256": k.SHA256}}})
-		if refusal, ok := err.(*Refusal); ok && refusal.Code == "conflict" { //nolint:errorlint // Call answers it bare
+		if refusal, ok := err.(*Refusal); ok && refusal.Code == "conflict" { // Call answers it bare
 			continue // the built-in version is the same release
 		}
 		if err != nil {

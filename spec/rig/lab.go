@@ -86,7 +86,7 @@ func (i *Installation) KillServe(ctx context.Context) error {
 	return Await(ctx, "serve to be gone", 10*time.Second, func(context.Context) (string, error) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil || strings.Contains(string(stat), ") Z ") {
-			return "", nil //nolint:nilerr // gone, or dead and not collected yet, is what is awaited
+			return "", nil // gone, or dead and not collected yet, is what is awaited
 		}
 		return "it is still there", nil
 	})

@@ -124,7 +124,7 @@ func (m *Machine) watchAddresses(ctx context.Context) (*watcher, error) {
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, err := w.await(short, probe); err != nil {
-			return err.Error(), nil //nolint:nilerr // not seen yet is what is awaited
+			return err.Error(), nil // not seen yet is what is awaited
 		}
 		return "", nil
 	})

@@ -71,7 +71,7 @@ func connect(t *testing.T, env *toolstest.Env, version string) *client.Client {
 	go func() {
 		face := mcp.Face{Platform: env.Platform, Version: "test", Log: env.Platform.Log}
 		err := face.Serve(t.Context(), env.Caller, mcp.Choice{}, mcp.Lines(toServer, fromServer))
-		fromServer.Close() //nolint:errcheck // a pipe in memory
+		fromServer.Close() // a pipe in memory
 		ended <- err
 	}()
 	c := client.NewClient(transport.NewIO(toClient, fromClient, io.NopCloser(strings.NewReader(""))), client.WithProtocolVersion(version))
@@ -79,11 +79,11 @@ func connect(t *testing.T, env *toolstest.Env, version string) *client.Client {
 		t.Fatalf("start the client: %v", err)
 	}
 	t.Cleanup(func() {
-		fromClient.Close() //nolint:errcheck // a pipe in memory
+		fromClient.Close() // a pipe in memory
 		if err := <-ended; err != nil {
 			t.Errorf("session: %v", err)
 		}
-		c.Close() //nolint:errcheck // its input has ended
+		c.Close() // its input has ended
 	})
 	return c
 }

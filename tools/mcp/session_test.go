@@ -345,12 +345,12 @@ func speak(t *testing.T, env *toolstest.Env) *live {
 	go func() {
 		face := mcp.Face{Platform: env.Platform, Version: "test", Log: env.Platform.Log}
 		err := face.Serve(ctx, env.Caller, mcp.Choice{}, mcp.Lines(toServer, fromServer))
-		fromServer.Close() //nolint:errcheck // a pipe in memory
+		fromServer.Close() // a pipe in memory
 		l.done <- err
 	}()
 	t.Cleanup(func() {
-		in.Close()  //nolint:errcheck // a pipe in memory
-		out.Close() //nolint:errcheck // the same; the test has heard what it wanted
+		in.Close()  // a pipe in memory
+		out.Close() // the same; the test has heard what it wanted
 		if err := <-l.done; err != nil {
 			t.Errorf("session: %v", err)
 		}

@@ -107,7 +107,7 @@ func (e *Env) Init(t testing.TB) {
 	t.Helper()
 	seed := rand.NewChaCha8([32]byte{'k', 'e', 'y'})
 	secret := make([]byte, ed25519.SeedSize)
-	seed.Read(secret) //nolint:errcheck // a ChaCha8 never fails
+	seed.Read(secret) // a ChaCha8 never fails
 	e.Key = ed25519.NewKeyFromSeed(secret)
 	in := governance.KeyInput{Email: "ada@example.org", Name: "Ada", PublicKey: e.Key.Public().(ed25519.PublicKey)}
 	in.Proof = governance.Sign(e.Key, governance.KeyStatement{AccountID: e.Account.ID, Email: in.Email, PublicKey: in.PublicKey}.Bytes())

@@ -129,7 +129,7 @@ func (s *Settings) tokens(v Values) error {
 	if s.ServerURL != "" {
 		u, err := url.Parse(s.ServerURL)
 		if err != nil {
-			return fmt.Errorf("Invalid server url, failed to parse: %s: %w", s.ServerURL, err) //nolint:staticcheck // K3s' own words
+			return fmt.Errorf("Invalid server url, failed to parse: %s: %w", s.ServerURL, err) // K3s' own words
 		}
 		if u.Scheme != "https" {
 			return fmt.Errorf("only https:// URLs are supported, invalid scheme: %s", s.ServerURL)

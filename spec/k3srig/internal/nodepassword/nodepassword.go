@@ -23,7 +23,7 @@ import (
 )
 
 // ErrRejected means that another machine owns the node's name.
-var ErrRejected = errors.New("Node password rejected, duplicate hostname or contents of '/etc/rancher/node/password' may not match server node-passwd entry, try enabling a unique node name with the --with-node-id flag") //nolint:staticcheck // K3s' own words
+var ErrRejected = errors.New("Node password rejected, duplicate hostname or contents of '/etc/rancher/node/password' may not match server node-passwd entry, try enabling a unique node name with the --with-node-id flag") // K3s' own words
 
 const (
 	version    = "$1"
