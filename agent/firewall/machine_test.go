@@ -347,9 +347,7 @@ func TestPacketsMeetTheRules(t *testing.T) {
 		_, err := b.Try("ping", "-c1", "-W1", address.String())
 		return err == nil
 	}
-	if !ping(a.Address) || !ping(a.Address4) {
-		t.Fatal("without rules b does not reach a")
-	}
+	netnstest.Await(t, "b reaches a without rules", func() bool { return ping(a.Address) && ping(a.Address4) })
 	f := sdwan.Firewall{Table: tableName,
 		Sets: []sdwan.FirewallSet{{Name: "b", Family: "ip6", Prefixes: []netip.Prefix{netip.PrefixFrom(b.Address, 128)}}},
 		Input: []sdwan.FirewallRule{

@@ -277,7 +277,8 @@ func endProcess(fd, pid int, name string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("look at process %d: %w", pid, err)
 	}
-	if !strings.Contains(string(cmdline), "device-run\x00--name\x00"+name+"\x00") {
+	ending := len(cmdline) == 0 // a process that exits gives its memory back first, and its command line with it
+	if !ending && !strings.Contains(string(cmdline), "device-run\x00--name\x00"+name+"\x00") {
 		return fmt.Errorf("process %d serves %s but is not ours", pid, name)
 	}
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
