@@ -49,12 +49,6 @@ func AccessGrantsByNetwork(ctx context.Context, v *View, acct AccountID, network
 		ORDER BY granted_at DESC, id DESC`, acct, network)
 }
 
-// AccessGrantsByUser lists a person's grants, oldest first.
-func AccessGrantsByUser(ctx context.Context, v *View, acct AccountID, user UserID) ([]AccessGrant, error) {
-	return collect(v, ctx, scanAccessGrant, `SELECT `+accessGrantColumns+` FROM access_grants WHERE account_id = ? AND user_id = ?
-		ORDER BY granted_at, id`, acct, user)
-}
-
 // ActiveAccessGrants lists an account's active grants.
 func ActiveAccessGrants(ctx context.Context, v *View, acct AccountID) ([]AccessGrant, error) {
 	return collect(v, ctx, scanAccessGrant, `SELECT `+accessGrantColumns+` FROM access_grants WHERE account_id = ? AND status = 'active'

@@ -85,6 +85,9 @@ func (p *Platform) Call(ctx context.Context, caller Caller, request Request) (Re
 		if earlier.Result != nil {
 			return answerOf(earlier)
 		}
+		if earlier.Status == "ok" && !d.Verb.Annotations.ReadOnly {
+			return Result{}, schema.Errorf(schema.Conflict, "the call was done before, and its result is kept no longer")
+		}
 		// Of a call that was cut off before it had a result; empty for a first one. By its correlation the domain finds
 		// what the first sending began.
 		c.event.ID, c.correlation = earlier.ID, earlier.CorrelationID

@@ -12,6 +12,7 @@ import (
 const (
 	readsFlushed = 200 * time.Millisecond
 	readsHeld    = 1000
+	forgetEvery  = time.Minute // how often results that are past their time are looked for
 )
 
 // reads are the events of reads that are not written yet.
@@ -52,12 +53,22 @@ func (p *Platform) FlushReads(ctx context.Context) error {
 	})
 }
 
-// RunEvents writes the events of reads until the context ends, and what is held then.
+// ForgetResults drops the results of calls that were kept for their repetition and are past their time.
+func (p *Platform) ForgetResults(ctx context.Context) error {
+	return p.DB.Update(ctx, func(tx *store.Tx) error { return store.ForgetResults(ctx, tx) })
+}
+
+// RunEvents forgets results that are past their time, and writes the events of reads until the context ends, and what is held then.
 func (p *Platform) RunEvents(ctx context.Context) error {
-	tick := time.NewTicker(readsFlushed)
+	tick, forget := time.NewTicker(readsFlushed), time.NewTicker(forgetEvery)
 	defer tick.Stop()
+	defer forget.Stop()
 	for {
 		select {
+		case <-forget.C:
+			if err := p.ForgetResults(ctx); err != nil {
+				p.Log.Error().Err(err).Msg("results that are past their time not forgotten")
+			}
 		case <-tick.C:
 			if err := p.FlushReads(ctx); err != nil {
 				p.Log.Error().Err(err).Msg("execution events of reads not written")

@@ -44,6 +44,7 @@ CREATE TABLE execution_events (
   source_type TEXT NOT NULL, source_id TEXT NOT NULL, event_type TEXT NOT NULL, status TEXT NOT NULL,
   duration_ms INTEGER NOT NULL, error_class TEXT, error_message TEXT, correlation_id TEXT NOT NULL,
   call_id TEXT, caller_id TEXT NOT NULL, result BLOB, result_expires_at TEXT, created_at TEXT NOT NULL) STRICT;
+CREATE INDEX execution_events_by_expiry ON execution_events (result_expires_at) WHERE result_expires_at IS NOT NULL;
 CREATE UNIQUE INDEX execution_events_by_call ON execution_events (account_id, call_id) WHERE call_id IS NOT NULL;
 
 CREATE TABLE idempotency_keys (
