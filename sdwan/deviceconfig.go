@@ -2,7 +2,6 @@ package sdwan
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -131,14 +130,22 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// WithPrivateKey fills the line that DeviceConfig left, on the device.
+// WithPrivateKey fills the one line that DeviceConfig left, on the device.
 func WithPrivateKey(config, privateKey string) (string, error) {
-	lines := strings.Split(config, "\n")
-	for i, l := range lines {
-		if strings.HasPrefix(l, privateKeyMark) {
-			lines[i] = "PrivateKey = " + privateKey
-			return strings.Join(lines, "\n"), nil
+	var out strings.Builder
+	filled := 0
+	for line := range strings.Lines(config) {
+		bare := strings.TrimLeft(strings.TrimSpace(line), "#")
+		key, value, _ := strings.Cut(bare, "=")
+		left := bare != strings.TrimSpace(line) || strings.TrimSpace(value) == "" // a comment, or without a value
+		if strings.EqualFold(strings.TrimSpace(key), "PrivateKey") && left {
+			line = "PrivateKey = " + privateKey + "\n"
+			filled++
 		}
+		out.WriteString(line)
 	}
-	return "", errors.New("the configuration has no line for the private key")
+	if filled != 1 {
+		return "", fmt.Errorf("the configuration has %d lines PrivateKey, not one", filled)
+	}
+	return out.String(), nil
 }

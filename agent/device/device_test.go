@@ -98,7 +98,7 @@ func TestConfigurationBecomesOneInterfaceWithItsRoutes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := fillKey(answered, key)
+	text, err := sdwan.WithPrivateKey(answered, key.String())
 	if err != nil {
 		t.Fatal(err)
 	}

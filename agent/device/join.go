@@ -15,6 +15,7 @@ import (
 
 	"powernode/agent/atomicfile"
 	"powernode/nodeapi"
+	"powernode/sdwan"
 )
 
 // Options say where a device keeps its things.
@@ -40,7 +41,7 @@ func Join(ctx context.Context, o Options, bootstrapURL string) (string, error) {
 	if !fileName.MatchString(ans.Filename) {
 		return "", fmt.Errorf("the platform named the file %q", ans.Filename)
 	}
-	text, err := fillKey(ans.Config, key)
+	text, err := sdwan.WithPrivateKey(ans.Config, key.String())
 	if err != nil {
 		return "", err
 	}
@@ -76,22 +77,4 @@ func ensureKey(stateDir string) (wgtypes.Key, error) {
 		return wgtypes.Key{}, fmt.Errorf("make the device's key: %w", err)
 	}
 	return key, atomicfile.Write(path, []byte(key.String()+"\n"), 0o600)
-}
-
-// fillKey puts the private key into the one line that is left for it, which may be a comment.
-func fillKey(config string, key wgtypes.Key) (string, error) {
-	var out strings.Builder
-	filled := 0
-	for line := range strings.Lines(config) {
-		bare := strings.TrimSpace(strings.TrimLeft(strings.TrimSpace(line), "#"))
-		if k, _, ok := strings.Cut(bare, "="); ok && strings.EqualFold(strings.TrimSpace(k), "PrivateKey") {
-			line = "PrivateKey = " + key.String() + "\n"
-			filled++
-		}
-		out.WriteString(line)
-	}
-	if filled != 1 {
-		return "", fmt.Errorf("the platform's configuration has %d lines PrivateKey, not one", filled)
-	}
-	return out.String(), nil
 }
