@@ -67,12 +67,7 @@ func (v *Verb) ValidateOutput(raw []byte) error {
 	return nil
 }
 
-// Refuse makes the error of a rule that the schema can't say, in the shape of a schema's own violations.
-func (v *Verb) Refuse(pointer string, value any, candidates []string, text string) *Error {
-	return v.refuse([]Violation{{Pointer: pointer, Problem: "value", Value: value, Candidates: candidates, text: text}})
-}
-
-// InvalidArgument is Refuse for a rule that knows no verb: a domain's own check of one argument.
+// InvalidArgument is the refusal of a rule that the schema can't say: a domain's own check of one argument.
 func InvalidArgument(pointer string, value any, format string, args ...any) *Error {
 	text := fmt.Sprintf(format, args...)
 	violation := Violation{Pointer: pointer, Problem: "value", Value: value, Candidates: []string{}}

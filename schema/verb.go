@@ -138,18 +138,6 @@ func (v *Verb) compiled() (*jsonschema.Schema, error) {
 	return v.strict, v.failed
 }
 
-// CompileSchema checks that a document is a JSON schema; it is how a module's config_schema is judged.
-func CompileSchema(raw json.RawMessage) error {
-	c := jsonschema.NewCompiler()
-	c.Draft = jsonschema.Draft2020
-	c.LoadURL = refuseReferences
-	if err := c.AddResource("config_schema", bytes.NewReader(raw)); err != nil {
-		return err
-	}
-	_, err := c.Compile("config_schema")
-	return err
-}
-
 func refuseReferences(string) (io.ReadCloser, error) {
 	return nil, fmt.Errorf("references to other documents are not taken")
 }

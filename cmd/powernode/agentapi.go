@@ -54,7 +54,7 @@ func (a *agentAPI) Enroll(ctx context.Context, in nodeapi.EnrollRequest) (nodeap
 		return err
 	})
 	return nodeapi.EnrollAnswer{InstanceID: string(e.InstanceID), NodeID: string(e.NodeID), CertificateID: string(e.CertificateID),
-		CertPEM: e.CertPEM, CAChainPEM: e.CAPEM, NotAfter: e.NotAfter, RenewAfter: e.RenewAfter, PlatformURLs: e.PlatformURLs}, wireError(err)
+		CertPEM: e.CertPEM, CAChainPEM: e.CAPEM, NotAfter: e.NotAfter, RenewAfter: e.RenewAfter, PlatformURLs: a.p.Fleet.PlatformURLs()}, wireError(err)
 }
 
 func (a *agentAPI) Refresh(ctx context.Context, id nodeapi.Identity, in nodeapi.RefreshRequest) (nodeapi.RefreshAnswer, error) {

@@ -64,7 +64,6 @@ type Enrolled struct {
 	CAPEM         string
 	NotAfter      time.Time
 	RenewAfter    time.Time
-	PlatformURLs  []string
 }
 
 // Enroll uses a token up and answers with the certificate, in one transaction: of two machines at once, one wins.
@@ -179,7 +178,7 @@ func (s *Service) issue(ctx context.Context, tx *store.Tx, instance store.Instan
 func (s *Service) enrolled(instance store.Instance, c store.Certificate) Enrolled {
 	lifetime := c.NotAfter.Sub(c.NotBefore.Time)
 	return Enrolled{InstanceID: instance.ID, NodeID: instance.NodeID, CertificateID: c.ID, CertPEM: c.CertPEM, CAPEM: s.Authority.CAPEM(),
-		NotAfter: c.NotAfter.Time, RenewAfter: c.NotBefore.Add(lifetime * 2 / 3), PlatformURLs: s.urls()}
+		NotAfter: c.NotAfter.Time, RenewAfter: c.NotBefore.Add(lifetime * 2 / 3)}
 }
 
 // parseCSR takes a request for a key that TLS 1.3 signs with. Names in it are not taken: the platform chooses them.

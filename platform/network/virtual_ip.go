@@ -233,15 +233,7 @@ func (s *Service) Failover(ctx context.Context, tx *store.Tx, acct store.Account
 	return ip, previous, err
 }
 
-// MoveVIP gives a virtual IP to another peer. The old holder goes to the end of the candidates and is no holder any more.
-func (s *Service) MoveVIP(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.VirtualIPID, to store.PeerID, reason string) (store.VirtualIP, error) {
-	ip, err := s.FindVIP(ctx, &tx.View, acct, id)
-	if err != nil {
-		return store.VirtualIP{}, err
-	}
-	return s.move(ctx, tx, ip, to, reason, "")
-}
-
+// move gives a virtual IP to another peer. The old holder goes to the end of the candidates and is no holder any more.
 func (s *Service) move(ctx context.Context, tx *store.Tx, ip store.VirtualIP, to store.PeerID, reason string, user store.UserID) (store.VirtualIP, error) {
 	from := ip.Holder()
 	if from == to {
