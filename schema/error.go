@@ -158,3 +158,14 @@ type Violation struct {
 	declared []string // the keys declared where an undeclared one was found
 	hint     *Hint
 }
+
+// Text is the violation as one sentence.
+func (v Violation) Text() string {
+	switch v.Problem {
+	case "missing":
+		return "Missing required parameters: " + v.name
+	case "undeclared":
+		return "Undeclared parameters: " + withSuggestion(v)
+	}
+	return v.text
+}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/netip"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -120,7 +121,7 @@ func (c *checker) object(n *node, o *object, path []string) *object {
 		value, given := o.values[name]
 		child := n.properties[name]
 		if n.required[name] && (!given || (!c.output && missing(child, value))) {
-			c.add(Violation{Pointer: pointer(path, name), Problem: "missing", name: dotted(path, name)})
+			c.add(Violation{Pointer: pointer(path, name), Problem: "missing", name: dotted(path, name), declared: n.names})
 			continue
 		}
 		if !given || (value == nil && !child.nullClears && !c.output) {
@@ -160,10 +161,22 @@ func (c *checker) undeclared(n *node, o *object, key string, path []string) {
 	if candidates == nil && hint == nil {
 		if near := nearest(key, n.names); near != "" {
 			candidates = []string{near}
+		} else if inside := n.inside(key); inside != "" {
+			candidates = []string{inside}
 		}
 	}
 	c.add(Violation{Pointer: pointer(path, key), Problem: "undeclared", Value: shown(o.values[key]), Candidates: candidates,
 		name: dotted(path, key), declared: n.names, hint: hint})
+}
+
+// inside is the parameter of a typed object among the node's that has the name of a key which the node itself has not.
+func (n *node) inside(key string) string {
+	for _, name := range n.names {
+		if _, declared := n.properties[name].properties[key]; declared {
+			return name + "." + key
+		}
+	}
+	return ""
 }
 
 func (c *checker) freeForm(o *object, path []string) {
@@ -330,11 +343,21 @@ func (v *Verb) refuse(found []Violation) *Error {
 		declared = []string{}
 	}
 	if hint == nil && len(missing) > 0 {
-		hint = &Hint{Verb: v.Name, Text: "Pass " + sentenceList(v.requiredNames()) + "."}
+		hint = &Hint{Verb: v.Name, Text: "Pass " + sentenceList(v.toPass(missing)) + "."}
 	}
 	return &Error{Code: InvalidArguments, Message: bound(strings.Join(append(parts, rest...), "; ")), Hint: hint,
 		Details: map[string]any{"pointer": first.Pointer, "value": first.Value, "declared": declared,
 			"candidates": first.Candidates, "violations": found}}
+}
+
+// toPass is what a call with missing parameters is told to pass: all that is required, or, where those are there, what is
+// missing inside them.
+func (v *Verb) toPass(missing []string) []string {
+	all := v.requiredNames()
+	if slices.ContainsFunc(missing, func(name string) bool { return slices.Contains(all, name) }) {
+		return all
+	}
+	return missing
 }
 
 func (v *Verb) requiredNames() []string {

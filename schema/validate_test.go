@@ -87,6 +87,7 @@ func TestViolationsAreNamed(t *testing.T) {
 			`Missing required parameters: selector.kind; Undeclared parameters: selector.kin (did you mean kind?)`},
 		{"a value of a free-form object with declared values", `{` + sound + `, "labels": {"a": 1}}`, `labels.a must be a string (got number 1)`},
 		{"several meanings", `{` + sound + `, "port_range": [1, 2]}`, `Undeclared parameters: port_range (did you mean port_from and port_to?)`},
+		{"a key of an object", `{` + sound + `, "weight": 1}`, `Undeclared parameters: weight (did you mean selector.weight?)`},
 		{"no meaning", `{` + sound + `, "quux": 1}`, `Undeclared parameters: quux`},
 		{"a misspelt name", `{` + sound + `, "prioritty": 1}`, `Undeclared parameters: prioritty (did you mean priority?)`},
 		{"a name in another case", `{` + sound + `, "Priority": 1}`, `Undeclared parameters: Priority (did you mean priority?)`},
@@ -302,4 +303,19 @@ func FuzzValidate(f *testing.F) {
 			t.Fatalf("%q: normalised %s, and again %s: %v", raw, got, again, err)
 		}
 	})
+}
+
+func TestWhatIsMissingInsideAParameterIsHintedAtItself(t *testing.T) {
+	t.Parallel()
+	_, err := testVerb(t).Validate([]byte(`{` + sound + `, "selector": {}}`))
+	refused, ok := err.(*Error)
+	if !ok {
+		t.Fatalf("got %v, want a refusal", err)
+	}
+	if diff := cmp.Diff(&Hint{Verb: "test_verb", Text: "Pass selector.kind."}, refused.Hint); diff != "" {
+		t.Errorf("hint (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"kind", "weight"}, refused.Details["declared"]); diff != "" {
+		t.Errorf("declared (-want +got):\n%s", diff)
+	}
 }

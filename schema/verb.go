@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"sort"
 	"strings"
@@ -57,6 +59,12 @@ type Verb struct {
 // Gated says whether the verb has an action category, and so can park.
 func (v *Verb) Gated() bool { return v.Category != "" }
 
+// Toolsets are the names of the groups that verbs are listed by. They stand here too, so that a process that only names
+// one needn't read the contract.
+func Toolsets() []string {
+	return []string{"fleet", "governance", "kubernetes", "providers", "sdwan", "signals", "templates"}
+}
+
 // Verbs reads the embedded contract, sorted by name. An error is a fault of the contract's files.
 func Verbs() ([]*Verb, error) {
 	entries, err := verbFiles.ReadDir("verbs")
@@ -83,6 +91,22 @@ func Verbs() ([]*Verb, error) {
 	}
 	sort.Slice(verbs, func(i, j int) bool { return verbs[i].Name < verbs[j].Name })
 	return verbs, nil
+}
+
+// Named reads one verb of the embedded contract; nil: it has none of that name.
+func Named(name string) (*Verb, error) {
+	raw, err := verbFiles.ReadFile(path.Join("verbs", path.Base(name)+".json"))
+	if errors.Is(err, fs.ErrNotExist) || path.Base(name) != name {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read verb %s: %w", name, err)
+	}
+	v, err := parseVerb(raw)
+	if err != nil {
+		return nil, fmt.Errorf("contract file of %s: %w", name, err)
+	}
+	return v, nil
 }
 
 func parseVerb(raw []byte) (*Verb, error) {
@@ -122,6 +146,8 @@ type Shape struct {
 	Required   map[string]bool
 	HasDefault bool
 	Nullable   bool // null clears (input), or null is absent (output)
+	Enum       []string
+	Values     *Shape // of a free-form object whose values are declared; nil: anything
 }
 
 // compiled is the library's view of the input schema, made on first use under an opaque name.
@@ -283,7 +309,8 @@ func (n *node) shape() *Shape {
 		return nil
 	}
 	s := &Shape{Type: n.typ, Names: n.names, FreeForm: n.freeForm, Required: n.required, Items: n.items.shape(),
-		HasDefault: len(n.def) > 0, Nullable: n.nullClears || n.anyOfNull, Properties: map[string]*Shape{}}
+		HasDefault: len(n.def) > 0, Nullable: n.nullClears || n.anyOfNull, Properties: map[string]*Shape{}, Enum: n.enum,
+		Values: n.values.shape()}
 	for name, child := range n.properties {
 		s.Properties[name] = child.shape()
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // AuditEntry is one change as the record keeps it. Values hold no secret; a changed secret is named, not shown.
@@ -141,14 +142,63 @@ func VerifyAudit(ctx context.Context, v *View, each func(AuditEntry) error) (int
 
 // AuditOf lists an account's rows about a type of resource, oldest first; id narrows it to one where not empty.
 func AuditOf(ctx context.Context, v *View, acct AccountID, resourceType, id string) ([]AuditEntry, error) {
-	return collect(v, ctx, func(_ *View, s scanner) (AuditEntry, error) {
-		c, hash, err := scanAuditContent(s)
-		if err != nil {
-			return AuditEntry{}, err
+	condition, args := `account_id = ? AND resource_type = ?`, []any{acct, resourceType}
+	if id != "" { // a condition of its own: the index finds one resource's rows among many
+		condition, args = condition+` AND resource_id = ?`, append(args, id)
+	}
+	return collect(v, ctx, scanAudit, `SELECT `+auditColumns+` FROM audit WHERE `+condition+` ORDER BY sequence`, args...)
+}
+
+// LatestAudit is the last row about a resource, or ErrNoRow.
+func LatestAudit(ctx context.Context, v *View, acct AccountID, resourceType, id string) (AuditEntry, error) {
+	return scanAudit(v, v.queryRow(ctx, `SELECT `+auditColumns+` FROM audit WHERE account_id = ? AND resource_type = ?
+		AND resource_id = ? ORDER BY sequence DESC LIMIT 1`, acct, resourceType, id))
+}
+
+// AuditFilter narrows the record.
+type AuditFilter struct {
+	AccountID     AccountID // empty: of all accounts
+	ResourceTypes []string  // nil: all
+	Action        string    // empty: all
+}
+
+// where is the filter as a condition with its arguments.
+func (f AuditFilter) where() (string, []any) {
+	condition, args := "TRUE", []any{}
+	if f.AccountID != "" {
+		condition, args = condition+" AND account_id = ?", append(args, f.AccountID)
+	}
+	if f.Action != "" {
+		condition, args = condition+" AND action = ?", append(args, f.Action)
+	}
+	if f.ResourceTypes != nil {
+		condition += " AND resource_type IN (" + strings.TrimSuffix(strings.Repeat("?,", len(f.ResourceTypes)), ",") + ")"
+		for _, t := range f.ResourceTypes {
+			args = append(args, t)
 		}
-		return c.entry(hash)
-	}, `SELECT `+auditColumns+` FROM audit WHERE account_id = ?1 AND resource_type = ?2 AND (?3 = '' OR resource_id = ?3)
-		ORDER BY sequence`, acct, resourceType, id)
+	}
+	return condition, args
+}
+
+// AuditPage lists rows that fit, latest first, from before a sequence on (0: from the end), and counts all that fit.
+func AuditPage(ctx context.Context, v *View, f AuditFilter, before int64, limit int) (entries []AuditEntry, count int64, err error) {
+	condition, args := f.where()
+	if err := v.queryRow(ctx, `SELECT count(*) FROM audit WHERE `+condition, args...).Scan(&count); err != nil {
+		return nil, 0, fmt.Errorf("count audit rows: %w", err)
+	}
+	if before > 0 {
+		condition, args = condition+" AND sequence < ?", append(args, before)
+	}
+	entries, err = collect(v, ctx, scanAudit, `SELECT `+auditColumns+` FROM audit WHERE `+condition+` ORDER BY sequence DESC LIMIT ?`, append(args, limit)...)
+	return entries, count, err
+}
+
+func scanAudit(_ *View, s scanner) (AuditEntry, error) {
+	c, hash, err := scanAuditContent(s)
+	if err != nil {
+		return AuditEntry{}, err
+	}
+	return c.entry(hash)
 }
 
 func scanAuditContent(s scanner) (auditContent, string, error) {

@@ -160,7 +160,7 @@ func TestIdempotencyKeysAreKeptForAWeek(t *testing.T) {
 		return got, err
 	}
 	now = now.AddDate(0, 0, 6)
-	if got, err := find(); err != nil || got != k {
+	if got, err := find(); err != nil || cmp.Diff(k, got) != "" {
 		t.Errorf("after six days: %+v, %v, want it", got, err)
 	}
 	now = now.AddDate(0, 0, 2)

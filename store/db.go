@@ -87,7 +87,10 @@ type Seen struct{ Table, ID string }
 
 // View runs fn in a read transaction.
 func (db *DB) View(ctx context.Context, fn func(v *View) error) error {
-	tx, err := db.pool.BeginTx(ctx, nil)
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("begin to read: %w", err)
+	}
+	tx, err := db.pool.BeginTx(context.WithoutCancel(ctx), nil)
 	if err != nil {
 		return fmt.Errorf("begin to read: %w", err)
 	}
@@ -147,6 +150,7 @@ type Plan struct {
 	Made      []string // ids that the run made: another run makes others
 	Instances []InstanceID
 	Networks  []NetworkID
+	Names     map[string]string // of rows that the run changes, by id, as they are without it; only of a dry run
 }
 
 // errRollback ends a dry run.
@@ -162,9 +166,13 @@ func (db *DB) DryRun(ctx context.Context, fn func(tx *Tx) error) (*Plan, error) 
 		plan = tx.plan()
 		return errRollback
 	})
-	if errors.Is(err, errRollback) {
-		err = nil
+	if !errors.Is(err, errRollback) {
+		return plan, err
 	}
+	err = db.View(ctx, func(v *View) (err error) {
+		plan.Names, err = namesOf(ctx, v, plan.Effects)
+		return err
+	})
 	return plan, err
 }
 
@@ -280,22 +288,25 @@ func (tx *Tx) plan() *Plan {
 	return &Plan{Now: tx.now, Effects: tx.effects, Seen: seen, Made: tx.made, Instances: instances, Networks: networks}
 }
 
+// A statement is not cancelled with its caller: it is short, a transaction that has begun runs to its end, and watching for
+// a cancellation costs the driver a goroutine a statement, which is as much as the statement itself.
+
 func (v *View) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
-	return v.tx.QueryRowContext(ctx, query, args...)
+	return v.tx.QueryRowContext(context.WithoutCancel(ctx), query, args...)
 }
 
 func (v *View) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return v.tx.QueryContext(ctx, query, args...)
+	return v.tx.QueryContext(context.WithoutCancel(ctx), query, args...)
 }
 
 func (tx *Tx) exec(ctx context.Context, query string, args ...any) error {
-	_, err := tx.tx.ExecContext(ctx, query, args...)
+	_, err := tx.tx.ExecContext(context.WithoutCancel(ctx), query, args...)
 	return err
 }
 
 // execCount runs a statement and answers how many rows it changed.
 func (tx *Tx) execCount(ctx context.Context, query string, args ...any) (int64, error) {
-	res, err := tx.tx.ExecContext(ctx, query, args...)
+	res, err := tx.tx.ExecContext(context.WithoutCancel(ctx), query, args...)
 	if err != nil {
 		return 0, err
 	}

@@ -20,8 +20,14 @@ const (
 
 // Intents of an instance: an act on its machine that has no outcome yet.
 const (
-	IntentCreate    = "create"
-	IntentTerminate = "terminate"
+	IntentCreate      = "create"
+	IntentTerminate   = "terminate"
+	IntentDestroy     = "destroy"
+	IntentStart       = "start"
+	IntentStop        = "stop"
+	IntentStopForce   = "stop_force"
+	IntentReboot      = "reboot"
+	IntentRebootForce = "reboot_force"
 )
 
 // Hold says that operations on an instance are held.
@@ -43,6 +49,7 @@ type Provisioning struct {
 	Updated          int64    `json:"updated"`
 	Skipped          int64    `json:"skipped"`
 	PeerID           PeerID   `json:"peer_id"`
+	HostsPlatform    bool     `json:"hosts_platform,omitempty"` // it enrolled with the platform's own machine id
 	// Leaving is what a termination found, told again when it is repeated.
 	Leaving *Leaving `json:"leaving,omitempty"`
 }
@@ -80,6 +87,7 @@ type Instance struct {
 	PoolState            string // "" is none
 	Cordon               JSON[*Cordon]
 	Hold                 JSON[*Hold]
+	DrainedAt            *Time // when a drain ended what its modules run; nil: they run
 	CreatedAt            Time
 	UpdatedAt            Time
 	TerminatedAt         *Time
@@ -94,15 +102,15 @@ func (i Instance) Leaving() bool { return i.Provisioning.V.Leaving != nil }
 
 const instanceColumns = `id, account_id, node_id, name, description, variety, status, architecture, config, private_ip, public_ip,
 	vpn_ip_address, network_profile, network_profile_source, provider_id, region_id, instance_type_id, coalesce(cloud_instance_id, ''),
-	coalesce(intent, ''), provisioning, enrollment_token, error_message, coalesce(pool_state, ''), cordon, hold, created_at, updated_at,
-	terminated_at, revision`
+	coalesce(intent, ''), provisioning, enrollment_token, error_message, coalesce(pool_state, ''), cordon, hold, drained_at, created_at,
+	updated_at, terminated_at, revision`
 
 func scanInstance(v *View, s scanner) (Instance, error) {
 	var i Instance
 	err := s.Scan(&i.ID, &i.AccountID, &i.NodeID, &i.Name, &i.Description, &i.Variety, &i.Status, &i.Architecture, &i.Config,
 		&i.PrivateIP, &i.PublicIP, &i.VPNAddress, &i.NetworkProfile, &i.NetworkProfileSource, &i.ProviderID, &i.RegionID,
 		&i.InstanceTypeID, &i.CloudInstanceID, &i.Intent, &i.Provisioning, &i.EnrollmentToken, &i.ErrorMessage, &i.PoolState,
-		&i.Cordon, &i.Hold, &i.CreatedAt, &i.UpdatedAt, &i.TerminatedAt, &i.Revision)
+		&i.Cordon, &i.Hold, &i.DrainedAt, &i.CreatedAt, &i.UpdatedAt, &i.TerminatedAt, &i.Revision)
 	if err != nil {
 		return i, fmt.Errorf("read instance: %w", err)
 	}
@@ -137,6 +145,13 @@ func Instances(ctx context.Context, v *View, acct AccountID, node NodeID, templa
 	return collect(v, ctx, scanInstance, `SELECT `+instanceColumns+` FROM instances WHERE account_id = ?1 AND (?2 = '' OR node_id = ?2)
 		AND (?3 = '' OR node_id IN (SELECT n.id FROM nodes n WHERE n.template_id = ?3)) AND (?4 = '' OR status = ?4)
 		ORDER BY name, created_at DESC, id DESC`, acct, node, template, status)
+}
+
+// InstancesOfModule lists the live instances whose nodes have an enabled assignment of a module, oldest first.
+func InstancesOfModule(ctx context.Context, v *View, acct AccountID, module ModuleID) ([]Instance, error) {
+	return collect(v, ctx, scanInstance, `SELECT `+instanceColumns+` FROM instances WHERE account_id = ?1 AND status <> 'terminated'
+		AND node_id IN (SELECT a.node_id FROM assignments a WHERE a.account_id = ?1 AND a.module_id = ?2 AND a.enabled)
+		ORDER BY created_at, id`, acct, module)
 }
 
 // InstancesWithIntent lists the instances of all accounts whose machine was acted on without an outcome.
@@ -174,20 +189,44 @@ func UpdateInstance(ctx context.Context, tx *Tx, i Instance) (Instance, error) {
 	i.UpdatedAt, i.Revision = At(tx.now), revision
 	err = tx.exec(ctx, `UPDATE instances SET name = ?, description = ?, status = ?, architecture = ?, config = ?, private_ip = ?,
 		public_ip = ?, vpn_ip_address = ?, network_profile = ?, network_profile_source = ?, cloud_instance_id = ?, intent = ?,
-		provisioning = ?, enrollment_token = ?, error_message = ?, pool_state = ?, cordon = ?, hold = ?, updated_at = ?,
+		provisioning = ?, enrollment_token = ?, error_message = ?, pool_state = ?, cordon = ?, hold = ?, drained_at = ?, updated_at = ?,
 		terminated_at = ?, revision = ? WHERE account_id = ? AND id = ?`,
 		i.Name, i.Description, i.Status, i.Architecture, i.Config, i.PrivateIP, i.PublicIP, i.VPNAddress, i.NetworkProfile,
 		i.NetworkProfileSource, nullable(i.CloudInstanceID), nullable(i.Intent), i.Provisioning, i.EnrollmentToken, i.ErrorMessage,
-		nullable(i.PoolState), i.Cordon, i.Hold, i.UpdatedAt, i.TerminatedAt, i.Revision, i.AccountID, i.ID)
+		nullable(i.PoolState), i.Cordon, i.Hold, i.DrainedAt,
+		i.UpdatedAt, i.TerminatedAt, i.Revision, i.AccountID, i.ID)
 	if err != nil {
 		return i, fmt.Errorf("write instance: %w", err)
 	}
 	return i, nil
 }
 
+// HeldInstances lists the instances of all accounts on which operations are held, or were until the hold's time was over.
+func HeldInstances(ctx context.Context, v *View) ([]Instance, error) {
+	return collect(v, ctx, scanInstance, `SELECT `+instanceColumns+` FROM instances WHERE hold IS NOT NULL AND hold <> 'null' ORDER BY id`)
+}
+
+// instanceTables are the tables whose rows only tell of an instance.
+var instanceTables = []string{"certificates", "documents", "enrollment_tokens", "instance_reports"}
+
+// RowsOfInstance counts what only tells of an instance, by table; tables without such a row are left out.
+func RowsOfInstance(ctx context.Context, v *View, id InstanceID) (map[string]int64, error) {
+	counts := map[string]int64{}
+	for _, table := range instanceTables {
+		var n int64
+		if err := v.queryRow(ctx, `SELECT count(*) FROM `+table+` WHERE instance_id = ?`, id).Scan(&n); err != nil {
+			return nil, fmt.Errorf("count %s of an instance: %w", table, err)
+		}
+		if n > 0 {
+			counts[table] = n
+		}
+	}
+	return counts, nil
+}
+
 // DeleteInstance removes a terminated instance with what only told of it.
 func DeleteInstance(ctx context.Context, tx *Tx, acct AccountID, id InstanceID) error {
-	for _, table := range []string{"enrollment_tokens", "certificates", "instance_reports", "documents"} {
+	for _, table := range instanceTables {
 		if err := tx.exec(ctx, `DELETE FROM `+table+` WHERE instance_id = ?`, id); err != nil {
 			return fmt.Errorf("remove %s of an instance: %w", table, err)
 		}

@@ -28,14 +28,17 @@ type ModuleVersion struct {
 	EverLive       bool
 	Artifacts      JSON[[]VersionArtifact]
 	Manifest       JSON[json.RawMessage]
+	CurrentOrder   *int64 // its place in the line of the module's current versions; nil: it is in none
 	CreatedAt      Time
 	Revision       int64
 }
 
-// Servable says whether machines may be served the version: it is built in, made by a person, or a person released it.
-func (m ModuleVersion) Servable() bool {
-	return m.PromotionState != "retired" && (m.MadeBy != "assistant" || m.EverLive)
-}
+// Servable says whether machines may be served the version anew: it was released and is not retired.
+func (m ModuleVersion) Servable() bool { return m.PromotionState != "retired" && m.Released() }
+
+// Released says whether a person stands behind the version: it is built in, made by a person, or a person released it. A
+// cluster keeps being served the released version it has, also when that is retired.
+func (m ModuleVersion) Released() bool { return m.MadeBy != "assistant" || m.EverLive }
 
 // Artifact is the version's artefact for an architecture of Linux; ok is false where it has none.
 func (m ModuleVersion) Artifact(arch string) (a VersionArtifact, ok bool) {
@@ -48,12 +51,12 @@ func (m ModuleVersion) Artifact(arch string) (a VersionArtifact, ok bool) {
 }
 
 const versionColumns = `id, account_id, module_id, version, version_number, promotion_state, made_by, ever_live, artifacts, manifest,
-	created_at, revision`
+	current_order, created_at, revision`
 
 func scanModuleVersion(v *View, s scanner) (ModuleVersion, error) {
 	var m ModuleVersion
 	err := s.Scan(&m.ID, &m.AccountID, &m.ModuleID, &m.Version, &m.VersionNumber, &m.PromotionState, &m.MadeBy, &m.EverLive,
-		&m.Artifacts, &m.Manifest, &m.CreatedAt, &m.Revision)
+		&m.Artifacts, &m.Manifest, &m.CurrentOrder, &m.CreatedAt, &m.Revision)
 	if err != nil {
 		return m, fmt.Errorf("read module version: %w", err)
 	}
@@ -77,6 +80,12 @@ func CurrentVersion(ctx context.Context, v *View, m Module) (ModuleVersion, erro
 	return ModuleVersionByID(ctx, v, m.AccountID, m.CurrentVersionID)
 }
 
+// CurrentVersions lists the versions that the pointers of an account's modules name.
+func CurrentVersions(ctx context.Context, v *View, acct AccountID) ([]ModuleVersion, error) {
+	return collect(v, ctx, scanModuleVersion, `SELECT `+versionColumns+` FROM module_versions WHERE account_id = ?
+		AND id IN (SELECT current_version_id FROM modules WHERE account_id = ?) ORDER BY id`, acct, acct)
+}
+
 // ModuleVersions lists a module's versions, latest first.
 func ModuleVersions(ctx context.Context, v *View, acct AccountID, module ModuleID) ([]ModuleVersion, error) {
 	return collect(v, ctx, scanModuleVersion, `SELECT `+versionColumns+` FROM module_versions WHERE account_id = ? AND module_id = ?
@@ -94,24 +103,24 @@ func InsertModuleVersion(ctx context.Context, tx *Tx, m ModuleVersion) (ModuleVe
 		return m, fmt.Errorf("number a module version: %w", err)
 	}
 	m.CreatedAt, m.Revision = At(tx.now), revision
-	err = tx.exec(ctx, `INSERT INTO module_versions (`+versionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)`,
+	err = tx.exec(ctx, `INSERT INTO module_versions (`+versionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)`,
 		m.ID, m.AccountID, m.ModuleID, m.Version, m.VersionNumber, m.PromotionState, m.MadeBy, m.EverLive, m.Artifacts, m.Manifest,
-		m.CreatedAt, m.Revision)
+		m.CurrentOrder, m.CreatedAt, m.Revision)
 	if err != nil {
 		return m, fmt.Errorf("write module version: %w", err)
 	}
 	return m, nil
 }
 
-// UpdateModuleVersion writes how far a version was promoted.
+// UpdateModuleVersion writes how far a version was promoted, and its place in the line of current ones.
 func UpdateModuleVersion(ctx context.Context, tx *Tx, m ModuleVersion) (ModuleVersion, error) {
 	revision, err := tx.Revision(ctx)
 	if err != nil {
 		return m, err
 	}
 	m.Revision = revision
-	err = tx.exec(ctx, `UPDATE module_versions SET promotion_state = ?, ever_live = ?, revision = ? WHERE account_id = ? AND id = ?`,
-		m.PromotionState, m.EverLive, m.Revision, m.AccountID, m.ID)
+	err = tx.exec(ctx, `UPDATE module_versions SET promotion_state = ?, ever_live = ?, current_order = ?, revision = ?
+		WHERE account_id = ? AND id = ?`, m.PromotionState, m.EverLive, m.CurrentOrder, m.Revision, m.AccountID, m.ID)
 	if err != nil {
 		return m, fmt.Errorf("write module version: %w", err)
 	}

@@ -101,6 +101,17 @@ func UpdateModule(ctx context.Context, tx *Tx, m Module) (Module, error) {
 	return m, nil
 }
 
+// DeleteModule removes a module with its versions.
+func DeleteModule(ctx context.Context, tx *Tx, acct AccountID, id ModuleID) error {
+	if err := tx.exec(ctx, `DELETE FROM module_versions WHERE account_id = ? AND module_id = ?`, acct, id); err != nil {
+		return fmt.Errorf("remove the versions of a module: %w", err)
+	}
+	if err := tx.exec(ctx, `DELETE FROM modules WHERE account_id = ? AND id = ?`, acct, id); err != nil {
+		return fmt.Errorf("remove module: %w", err)
+	}
+	return nil
+}
+
 func (m Module) schemaColumn() any {
 	if m.ConfigSchema.V == nil {
 		return nil

@@ -98,6 +98,23 @@ func DeleteNode(ctx context.Context, tx *Tx, acct AccountID, id NodeID) error {
 	return nil
 }
 
+// NodesWithMachine are the nodes of an account that have a live instance.
+func NodesWithMachine(ctx context.Context, v *View, acct AccountID) (map[NodeID]bool, error) {
+	scan := func(_ *View, s scanner) (id NodeID, err error) {
+		err = s.Scan(&id)
+		return id, err
+	}
+	ids, err := collect(v, ctx, scan, `SELECT DISTINCT node_id FROM instances WHERE account_id = ? AND status <> 'terminated'`, acct)
+	if err != nil {
+		return nil, fmt.Errorf("read which nodes have a machine: %w", err)
+	}
+	out := make(map[NodeID]bool, len(ids))
+	for _, id := range ids {
+		out[id] = true
+	}
+	return out, nil
+}
+
 // ProvisionedNodes counts the nodes of a template that have live instances.
 func ProvisionedNodes(ctx context.Context, v *View, acct AccountID, template TemplateID) (int64, error) {
 	var n int64

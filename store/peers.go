@@ -145,15 +145,19 @@ type PeerHost struct {
 	Name      string
 	RegionID  RegionID
 	PrivateIP Addr // what the provider gave; invalid: none
+	PublicIP  Addr // what the provider gave or an operator wrote; invalid: none
+	// PublicAddress is what an operator says of the node: an address or a host name, "" for none.
+	PublicAddress string
 }
 
 // PeerHosts answers the instances behind a network's peers.
 func PeerHosts(ctx context.Context, v *View, acct AccountID, network NetworkID) (map[PeerID]PeerHost, error) {
 	scan := func(_ *View, s scanner) (PeerHost, error) {
 		var h PeerHost
-		return h, s.Scan(&h.PeerID, &h.Name, &h.RegionID, &h.PrivateIP)
+		return h, s.Scan(&h.PeerID, &h.Name, &h.RegionID, &h.PrivateIP, &h.PublicIP, &h.PublicAddress)
 	}
-	rows, err := collect(v, ctx, scan, `SELECT p.id, i.name, i.region_id, i.private_ip FROM peers p JOIN instances i ON i.id = p.instance_id
+	rows, err := collect(v, ctx, scan, `SELECT p.id, i.name, i.region_id, i.private_ip, i.public_ip, coalesce(n.public_address, '')
+		FROM peers p JOIN instances i ON i.id = p.instance_id JOIN nodes n ON n.id = i.node_id
 		WHERE p.account_id = ? AND p.network_id = ?`, acct, network)
 	if err != nil {
 		return nil, fmt.Errorf("read the hosts of a network: %w", err)

@@ -116,12 +116,20 @@ func scanProvider(v *View, s scanner) (Provider, error) {
 
 // ProviderByID finds a provider.
 func ProviderByID(ctx context.Context, v *View, acct AccountID, id ProviderID) (Provider, error) {
-	return scanProvider(v, v.queryRow(ctx, `SELECT `+providerColumns+` FROM providers WHERE account_id = ? AND id = ?`, acct, id))
+	return scanProvider(v, v.queryRow(ctx, `SELECT `+providerColumns+` FROM providers WHERE account_id = ? AND id = ?
+		AND deleted_at IS NULL`, acct, id))
+}
+
+// ProviderByName finds a provider.
+func ProviderByName(ctx context.Context, v *View, acct AccountID, name string) (Provider, error) {
+	return scanProvider(v, v.queryRow(ctx, `SELECT `+providerColumns+` FROM providers WHERE account_id = ? AND name = ?
+		AND deleted_at IS NULL`, acct, name))
 }
 
 // Providers lists an account's providers by name.
 func Providers(ctx context.Context, v *View, acct AccountID) ([]Provider, error) {
-	return collect(v, ctx, scanProvider, `SELECT `+providerColumns+` FROM providers WHERE account_id = ? ORDER BY name, id`, acct)
+	return collect(v, ctx, scanProvider, `SELECT `+providerColumns+` FROM providers WHERE account_id = ?
+		AND deleted_at IS NULL ORDER BY name, id`, acct)
 }
 
 // InsertProvider makes a provider.
@@ -132,6 +140,37 @@ func InsertProvider(ctx context.Context, tx *Tx, p Provider) error {
 	}
 	return tx.exec(ctx, `INSERT INTO providers (`+providerColumns+`) VALUES (?,?,?,?,?,?,?,?,?)`,
 		p.ID, p.AccountID, p.Name, p.ProviderType, p.Description, p.Enabled, p.Config, At(tx.now), revision)
+}
+
+// UpdateProvider writes a provider.
+func UpdateProvider(ctx context.Context, tx *Tx, p Provider) (Provider, error) {
+	revision, err := tx.Revision(ctx)
+	if err != nil {
+		return p, err
+	}
+	p.Revision = revision
+	return p, tx.exec(ctx, `UPDATE providers SET name = ?, description = ?, enabled = ?, config = ?, revision = ? WHERE account_id = ? AND id = ?`,
+		p.Name, p.Description, p.Enabled, p.Config, p.Revision, p.AccountID, p.ID)
+}
+
+// DeleteProvider takes a provider away. Its row stays, under no name, for the instances that have ended.
+func DeleteProvider(ctx context.Context, tx *Tx, acct AccountID, id ProviderID) error {
+	revision, err := tx.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	return tx.exec(ctx, `UPDATE providers SET deleted_at = ?, name = id, config = '{}', enabled = 0, revision = ? WHERE account_id = ? AND id = ?`,
+		At(tx.now), revision, acct, id)
+}
+
+// LiveInstancesOfProvider counts the instances of a provider that have not ended.
+func LiveInstancesOfProvider(ctx context.Context, v *View, acct AccountID, id ProviderID) (int64, error) {
+	var n int64
+	err := v.queryRow(ctx, `SELECT count(*) FROM instances WHERE account_id = ? AND provider_id = ? AND status <> 'terminated'`, acct, id).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count the instances of a provider: %w", err)
+	}
+	return n, nil
 }
 
 // Region is a place of a provider.
@@ -181,6 +220,11 @@ func InsertRegion(ctx context.Context, tx *Tx, r Region) error {
 	}
 	return tx.exec(ctx, `INSERT INTO regions (`+regionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?)`,
 		r.ID, r.AccountID, r.ProviderID, r.Name, r.RegionCode, r.Description, r.EndpointURL, r.Enabled, r.MachineImage, At(tx.now), revision)
+}
+
+// DeleteRegion removes a region.
+func DeleteRegion(ctx context.Context, tx *Tx, acct AccountID, id RegionID) error {
+	return tx.exec(ctx, `DELETE FROM regions WHERE account_id = ? AND id = ?`, acct, id)
 }
 
 // InstanceType is a size of machines of a provider.
@@ -235,4 +279,9 @@ func InsertInstanceType(ctx context.Context, tx *Tx, t InstanceType) error {
 	return tx.exec(ctx, `INSERT INTO instance_types (`+instanceTypeColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)`,
 		t.ID, t.AccountID, t.ProviderID, t.Name, t.InstanceTypeCode, t.Description, t.VCPUs, t.MemoryMB, t.StorageGB, t.HourlyPrice,
 		t.Enabled, t.Specs, At(tx.now), revision)
+}
+
+// DeleteInstanceType removes an instance type.
+func DeleteInstanceType(ctx context.Context, tx *Tx, acct AccountID, id InstanceTypeID) error {
+	return tx.exec(ctx, `DELETE FROM instance_types WHERE account_id = ? AND id = ?`, acct, id)
 }

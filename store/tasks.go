@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // Statuses of a task.
@@ -74,6 +75,35 @@ func OpenTasksOf(ctx context.Context, v *View, acct AccountID, operableID string
 		AND status IN ('pending', 'running') ORDER BY created_at, id`, acct, operableID)
 }
 
+// ControllerCommands are the tasks that the platform itself carries out; agents are not told of them.
+var ControllerCommands = []string{"start", "stop", "reboot", "drain", "replace"}
+
+// ByController says that the platform itself carries the task out.
+func (t Task) ByController() bool { return slices.Contains(ControllerCommands, t.Command) }
+
+// TopicTasks is what a controller watches that looks after all tasks.
+const TopicTasks = "tasks"
+
+// OpenStepTasks lists the open tasks of all accounts that the platform carries out step by step, oldest first.
+func OpenStepTasks(ctx context.Context, v *View) ([]Task, error) {
+	return collect(v, ctx, scanTask, `SELECT `+taskColumns+` FROM tasks WHERE command IN ('drain', 'replace')
+		AND status IN ('pending', 'running') ORDER BY created_at, id`)
+}
+
+// TaskOfOperation finds the latest task of a command on an object that was asked for under an operation id, or ErrNoRow. A
+// key that is kept no longer names none.
+func TaskOfOperation(ctx context.Context, v *View, acct AccountID, operableID, command, operationID string) (Task, error) {
+	return scanTask(v, v.queryRow(ctx, `SELECT `+taskColumns+` FROM tasks WHERE account_id = ? AND operable_id = ? AND command = ?
+		AND json_extract(parameters, '$.operation_id') = ? AND created_at > ? ORDER BY created_at DESC, id DESC LIMIT 1`,
+		acct, operableID, command, operationID, At(v.now.AddDate(0, 0, -keysKept))))
+}
+
+// TasksOnKubernetesNode lists the tasks of a command about a Kubernetes Node, latest first.
+func TasksOnKubernetesNode(ctx context.Context, v *View, acct AccountID, command, node string) ([]Task, error) {
+	return collect(v, ctx, scanTask, `SELECT `+taskColumns+` FROM tasks WHERE account_id = ? AND command = ?
+		AND json_extract(parameters, '$.node') = ? ORDER BY created_at DESC, id DESC`, acct, command, node)
+}
+
 // Tasks lists an account's tasks, latest first; node, instance and status narrow where not empty.
 func Tasks(ctx context.Context, v *View, acct AccountID, node NodeID, instance InstanceID, status string) ([]Task, error) {
 	return collect(v, ctx, scanTask, `SELECT `+taskColumns+` FROM tasks WHERE account_id = ?1
@@ -97,6 +127,7 @@ func InsertTask(ctx context.Context, tx *Tx, t Task) (Task, error) {
 	if err != nil {
 		return t, fmt.Errorf("write task: %w", err)
 	}
+	tx.Wake(TopicTasks)
 	return t, nil
 }
 
@@ -114,5 +145,6 @@ func UpdateTask(ctx context.Context, tx *Tx, t Task) (Task, error) {
 		return t, fmt.Errorf("write task: %w", err)
 	}
 	tx.Wake(TopicTask(t.ID))
+	tx.Wake(TopicTasks)
 	return t, nil
 }

@@ -66,6 +66,22 @@ func InsertTemplate(ctx context.Context, tx *Tx, t Template) (Template, error) {
 	return TemplateByID(ctx, &tx.View, t.AccountID, t.ID)
 }
 
+// UpdateTemplate writes a template's row.
+func UpdateTemplate(ctx context.Context, tx *Tx, t Template) (Template, error) {
+	revision, err := tx.Revision(ctx)
+	if err != nil {
+		return t, err
+	}
+	t.UpdatedAt, t.Revision = At(tx.now), revision
+	err = tx.exec(ctx, `UPDATE templates SET name = ?, description = ?, enabled = ?, public = ?, admin_user = ?, config = ?,
+		updated_at = ?, revision = ? WHERE account_id = ? AND id = ?`,
+		t.Name, t.Description, t.Enabled, t.Public, t.AdminUser, t.Config, t.UpdatedAt, t.Revision, t.AccountID, t.ID)
+	if err != nil {
+		return t, fmt.Errorf("write template: %w", err)
+	}
+	return t, nil
+}
+
 // DeleteTemplate removes a template with its joins. Assignments keep the id of their source.
 func DeleteTemplate(ctx context.Context, tx *Tx, acct AccountID, id TemplateID) error {
 	if err := tx.exec(ctx, `DELETE FROM template_modules WHERE account_id = ? AND template_id = ?`, acct, id); err != nil {
@@ -163,4 +179,12 @@ func UpdateTemplateModule(ctx context.Context, tx *Tx, t TemplateModule) (Templa
 		return t, fmt.Errorf("write template module: %w", err)
 	}
 	return t, nil
+}
+
+// DeleteTemplateModule removes a join. Assignments that came from it keep the id of their source.
+func DeleteTemplateModule(ctx context.Context, tx *Tx, acct AccountID, id TemplateModuleID) error {
+	if err := tx.exec(ctx, `DELETE FROM template_modules WHERE account_id = ? AND id = ?`, acct, id); err != nil {
+		return fmt.Errorf("remove template module: %w", err)
+	}
+	return nil
 }

@@ -25,6 +25,7 @@ type (
 	PlatformID       string
 	ArchitectureID   string
 	ProviderID       string
+	ConnectionID     string
 	RegionID         string
 	InstanceTypeID   string
 	InstanceID       string

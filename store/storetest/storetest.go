@@ -8,7 +8,9 @@ import (
 	"context"
 	"math/rand/v2"
 	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	"powernode/store"
 )
@@ -16,8 +18,43 @@ import (
 // New opens a fresh store. It ends with an integrity and a foreign key check.
 func New(t testing.TB) *store.DB {
 	t.Helper()
+	return open(t, nil)
+}
+
+// NewAt is New with a clock that the test moves.
+func NewAt(t testing.TB, c *Clock) *store.DB {
+	t.Helper()
+	return open(t, c.Now)
+}
+
+// Clock is a store's time, which stands until the test moves it.
+type Clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+// NewClock makes a clock that stands at an instant of the past, so that what the machine's own clock says is later.
+func NewClock() *Clock { return &Clock{at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)} }
+
+// Now is the clock's instant.
+func (c *Clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+// Advance moves the clock.
+func (c *Clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+func open(t testing.TB, now func() time.Time) *store.DB {
+	t.Helper()
 	db, err := store.Open(context.Background(), store.Options{
 		Path: filepath.Join(t.TempDir(), "powernode.db"),
+		Now:  now,
 		Rand: rand.NewChaCha8([32]byte{'p', 'o', 'w', 'e', 'r', 'n', 'o', 'd', 'e'}),
 	})
 	if err != nil {
