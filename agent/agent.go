@@ -47,6 +47,8 @@ type Agent struct {
 	tasks   *tasks
 	changed chan struct{} // a report is due; room for one
 	current atomic.Pointer[sdwan.Document]
+	gone    chan struct{} // closed once: the machine is clean, and the platform knows
+	leaving sync.Once
 
 	observers sync.WaitGroup
 }
@@ -98,7 +100,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	a := &Agent{o: o, state: s, conn: &Connection{bootID: boot}, bootID: boot, started: started, changed: make(chan struct{}, 1)}
+	a := &Agent{o: o, state: s, conn: &Connection{bootID: boot}, bootID: boot, started: started, changed: make(chan struct{}, 1), gone: make(chan struct{})}
 	a.tasks = newTasks(a.wakeReport)
 	for _, sub := range o.Subsystems(a.conn) {
 		a.workers = append(a.workers, newWorker(sub, o.Log, a.wakeReport))
@@ -117,9 +119,11 @@ func (a *Agent) run(ctx context.Context) error {
 		return fmt.Errorf("%w: run powernode-agent enroll", ErrNotEnrolled)
 	}
 
+	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer a.observers.Wait()
 	defer wg.Wait()
+	defer cancel()
 	for _, w := range a.workers {
 		wg.Go(func() { w.run(ctx) })
 		if r, ok := w.sub.(Runner); ok {
@@ -137,8 +141,12 @@ func (a *Agent) run(ctx context.Context) error {
 	wg.Go(func() { a.reportLoop(ctx) })
 	wg.Go(func() { a.renewLoop(ctx) })
 	wg.Go(func() { a.tasks.wait(ctx) })
-	<-ctx.Done()
-	return nil
+	select {
+	case <-a.gone:
+		return ErrLeft
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // restore applies the last good document before the platform has been asked.

@@ -25,12 +25,15 @@ type part struct {
 	act     func(ctx context.Context, want *sdwan.Document) error // nil succeeds
 	observe func(ctx context.Context, r *sdwan.Report) error
 
-	mu   sync.Mutex
-	got  []int64
-	more chan struct{}
+	mu      sync.Mutex
+	got     []int64
+	more    chan struct{}
+	aborted chan struct{} // closed when its task was ended
 }
 
-func newPart(name string) *part { return &part{name: name, more: make(chan struct{})} }
+func newPart(name string) *part {
+	return &part{name: name, more: make(chan struct{}), aborted: make(chan struct{})}
+}
 
 func (p *part) Name() string { return p.name }
 
@@ -55,7 +58,12 @@ func (p *part) Observe(ctx context.Context, r *sdwan.Report) error {
 
 func (p *part) Commands() []string { return []string{"sync_" + p.name} }
 
-func (p *part) RunTask(_ context.Context, task sdwan.Task, _ *sdwan.Document) (json.RawMessage, error) {
+func (p *part) RunTask(ctx context.Context, task sdwan.Task, _ *sdwan.Document) (json.RawMessage, error) {
+	if string(task.Parameters) == `"wait"` {
+		<-ctx.Done()
+		close(p.aborted)
+		return nil, ctx.Err()
+	}
 	if string(task.Parameters) == `"fail"` {
 		return nil, errors.New("it can't be done")
 	}
@@ -255,6 +263,22 @@ func TestTasksAreCarriedOutAndReportedUntilTheyAreGone(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	p.SetDocument(sdwan.Document{Revision: 4})
+	p.AwaitReport(t, "no tasks", func(r sdwan.Report) bool { return subsystem(r, "modules").AppliedRevision == 4 && len(r.Tasks) == 0 })
+}
+
+func TestTaskThatTheDocumentNoLongerNamesIsEnded(t *testing.T) {
+	t.Parallel()
+	p := nodeapitest.New(t)
+	p.SetDocument(sdwan.Document{Revision: 3, Tasks: []sdwan.Task{{ID: "a", Command: "sync_modules", Parameters: json.RawMessage(`"wait"`)}}})
+	modules := newPart("modules")
+	start(t, p, t.TempDir(), modules)
+	p.AwaitReport(t, "the task under way", func(r sdwan.Report) bool { return len(r.Tasks) == 1 && r.Tasks[0].State == "running" })
+	p.SetDocument(sdwan.Document{Revision: 4})
+	select {
+	case <-modules.aborted:
+	case <-time.After(20 * time.Second):
+		t.Error("it goes on")
+	}
 	p.AwaitReport(t, "no tasks", func(r sdwan.Report) bool { return subsystem(r, "modules").AppliedRevision == 4 && len(r.Tasks) == 0 })
 }
 

@@ -73,7 +73,9 @@ func (a *Agent) send(ctx context.Context) (time.Duration, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	ans, err := client.Report(ctx, a.gather(ctx))
+	report := a.gather(ctx)
+	ans, err := client.Report(ctx, report)
+	a.leave(report, err)
 	if err != nil {
 		return 0, err
 	}
@@ -105,8 +107,12 @@ func (a *Agent) gather(ctx context.Context) sdwan.Report {
 		case p := <-parts:
 			merge(&r, p)
 		case <-ctx.Done():
+			r.Findings = nil // not all have said: not measured
 			return a.finish(r)
 		}
+	}
+	if r.Findings == nil {
+		r.Findings = []sdwan.Finding{} // all have said, and none found something
 	}
 	return a.finish(r)
 }

@@ -13,13 +13,28 @@ import (
 )
 
 // TaskRunner is a Subsystem that carries out tasks of the document. A task is work that may be repeated: an agent that
-// was restarted in between runs it again.
+// was restarted in between runs it again. Its context ends when the document no longer names it, because somebody aborted
+// it: it then stops at its next safe point.
 type TaskRunner interface {
 	Commands() []string
 	RunTask(ctx context.Context, task sdwan.Task, want *sdwan.Document) (json.RawMessage, error)
 }
 
+// taskTimeout bounds a task; one that brings a bound of its own has that long in addition.
 const taskTimeout = 10 * time.Minute
+
+// maxOwnTimeout is the longest bound of its own that a task may bring.
+const maxOwnTimeout = time.Hour
+
+func timeoutOf(task sdwan.Task) time.Duration {
+	var own struct {
+		Seconds int64 `json:"timeout_seconds"`
+	}
+	if json.Unmarshal(task.Parameters, &own) != nil || own.Seconds <= 0 {
+		return taskTimeout
+	}
+	return taskTimeout + min(time.Duration(min(own.Seconds, int64(maxOwnTimeout/time.Second)))*time.Second, maxOwnTimeout)
+}
 
 // tasks keeps what was done of the tasks that the document names, until it names them no more.
 type tasks struct {
@@ -30,10 +45,11 @@ type tasks struct {
 
 	mu   sync.Mutex
 	done map[string]*sdwan.TaskReport
+	ends map[string]context.CancelFunc // of those that run
 }
 
 func newTasks(changed func()) *tasks {
-	t := &tasks{changed: changed, done: map[string]*sdwan.TaskReport{}}
+	t := &tasks{changed: changed, done: map[string]*sdwan.TaskReport{}, ends: map[string]context.CancelFunc{}}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }
@@ -45,7 +61,7 @@ func (t *tasks) wait(ctx context.Context) {
 	t.wg.Wait()
 }
 
-// offer starts the tasks of a document that are new to us and forgets those that it names no more.
+// offer starts the tasks of a document that are new to us, and forgets and ends those that it names no more.
 func (t *tasks) offer(doc *sdwan.Document, workers []*worker) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,12 +71,19 @@ func (t *tasks) offer(doc *sdwan.Document, workers []*worker) {
 		if t.done[task.ID] != nil {
 			continue
 		}
-		t.done[task.ID] = &sdwan.TaskReport{ID: task.ID, State: "running", Step: task.Step}
-		t.wg.Go(func() { t.run(task, doc, runnerOf(task.Command, workers)) })
+		report := &sdwan.TaskReport{ID: task.ID, State: "running", Step: task.Step}
+		ctx, end := context.WithTimeout(t.ctx, timeoutOf(task))
+		t.done[task.ID], t.ends[task.ID] = report, end
+		t.wg.Go(func() {
+			defer end()
+			t.run(ctx, task, doc, runnerOf(task.Command, workers), report)
+		})
 	}
 	for id := range t.done {
 		if !named[id] {
+			t.ends[id]()
 			delete(t.done, id)
+			delete(t.ends, id)
 		}
 	}
 }
@@ -74,9 +97,8 @@ func runnerOf(command string, workers []*worker) TaskRunner {
 	return nil
 }
 
-func (t *tasks) run(task sdwan.Task, doc *sdwan.Document, r TaskRunner) {
-	ctx, cancel := context.WithTimeout(t.ctx, taskTimeout)
-	defer cancel()
+// run carries a task out. running is its report while it does: a task of the same id that was offered anew has another.
+func (t *tasks) run(ctx context.Context, task sdwan.Task, doc *sdwan.Document, r TaskRunner, running *sdwan.TaskReport) {
 	var result json.RawMessage
 	err := guard(func() (err error) {
 		if r == nil {
@@ -93,7 +115,7 @@ func (t *tasks) run(task sdwan.Task, doc *sdwan.Document, r TaskRunner) {
 		out = sdwan.TaskReport{ID: task.ID, State: "failed", Message: cleanText(err.Error(), maxMessage)}
 	}
 	t.mu.Lock()
-	if t.done[task.ID] != nil {
+	if t.done[task.ID] == running {
 		t.done[task.ID] = &out
 	}
 	t.mu.Unlock()

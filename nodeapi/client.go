@@ -3,10 +3,8 @@ package nodeapi
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -265,49 +263,4 @@ func failure(res *http.Response) error {
 		env.Error.RetryAfter = min(s, 300)
 	}
 	return env.Error
-}
-
-// RedeemDevice redeems a device's bootstrap URL, whose fragment is the SHA-256 of the platform's CA certificate (DER,
-// hex). Nothing is sent before the presented chain has led to that CA.
-func RedeemDevice(ctx context.Context, bootstrapURL string, in DeviceBootstrapRequest) (DeviceBootstrapAnswer, error) {
-	u, err := url.Parse(bootstrapURL)
-	if err != nil || u.Scheme != "https" || u.Host == "" || !strings.HasPrefix(u.Path, DeviceBootstrapPath) {
-		return DeviceBootstrapAnswer{}, errors.New("no bootstrap URL of a device: it is https://HOST:PORT" + DeviceBootstrapPath + "TOKEN#CA")
-	}
-	if !validSHA256(u.Fragment) {
-		return DeviceBootstrapAnswer{}, errors.New("the bootstrap URL lacks the CA's SHA-256 after #: copy it whole")
-	}
-	c := newClient(&tls.Config{
-		MinVersion: tls.VersionTLS13,
-		// The chain is verified below against the CA that the fragment names, which the system's roots don't hold.
-		InsecureSkipVerify: true, // VerifyConnection does it
-		VerifyConnection:   func(s tls.ConnectionState) error { return verifyPinned(s, u.Hostname(), u.Fragment) },
-	})
-	defer c.CloseIdle()
-	c.urls = []string{"https://" + u.Host}
-	return post[DeviceBootstrapAnswer](ctx, c, u.EscapedPath(), in, maxDeviceBytes)
-}
-
-// verifyPinned checks that the presented chain has a CA certificate of that hash and leads to it, for that host.
-func verifyPinned(s tls.ConnectionState, host, caSHA256 string) error {
-	roots, others := x509.NewCertPool(), x509.NewCertPool()
-	found := false
-	for _, cert := range s.PeerCertificates[1:] {
-		sum := sha256.Sum256(cert.Raw)
-		if cert.IsCA && hex.EncodeToString(sum[:]) == caSHA256 {
-			roots.AddCert(cert)
-			found = true
-			continue
-		}
-		others.AddCert(cert)
-	}
-	if !found {
-		return errors.New("the platform presented no CA certificate with the SHA-256 of the bootstrap URL")
-	}
-	_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{DNSName: host, Roots: roots, Intermediates: others,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
-	if err != nil {
-		return fmt.Errorf("verify the platform's certificate: %w", err)
-	}
-	return nil
 }

@@ -28,6 +28,8 @@ type Instance struct {
 	NodeID   string `json:"node_id"`
 	NodeName string `json:"node_name"`
 	Name     string `json:"name"`
+	// Leave asks the agent to take away all that it has made, and then itself: the instance has ended and the machine lives on.
+	Leave bool `json:"leave,omitempty"`
 }
 
 // Network is one membership of the instance: one WireGuard interface.
@@ -216,6 +218,12 @@ type Task struct {
 	Command    string          `json:"command"`
 	Parameters json.RawMessage `json:"parameters"`
 	Step       string          `json:"step"`
+}
+
+// SyncModules are the parameters of the task sync_modules: both sides mean the same by them.
+type SyncModules struct {
+	ModuleID    *string `json:"module_id"`    // nil: all modules
+	ForceResync bool    `json:"force_resync"` // every file is read again, and what was changed by hand is put right at once
 }
 
 // Probe is one measurement that an agent is asked for.

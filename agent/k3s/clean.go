@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,7 +75,7 @@ func (s *Subsystem) remove(ctx context.Context, t target, st *state) error {
 	if s.told != key {
 		s.publish(target{}, state{}) // measured as absent from here on
 		req := nodeapi.HandshakeRequest{Runtime: t.runtime, Phase: nodeapi.PhaseStopped, ClusterID: cluster, Reason: "uninstalled"}
-		if err := s.tell(ctx, req); err != nil {
+		if err := s.tell(ctx, req); err != nil && !(t.leaving && forgotten(err)) {
 			return err
 		}
 		s.told = key
@@ -82,6 +83,12 @@ func (s *Subsystem) remove(ctx context.Context, t target, st *state) error {
 	}
 	*st = state{}
 	return s.state.remove()
+}
+
+// forgotten says that the platform does not know this machine any more: it waits for no word of one that leaves.
+func forgotten(err error) bool {
+	var refused *nodeapi.Error
+	return errors.As(err, &refused) && (refused.HTTPStatus == http.StatusUnauthorized || refused.HTTPStatus == http.StatusNotFound)
 }
 
 func (s *Subsystem) anyFiles() bool {

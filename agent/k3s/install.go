@@ -36,6 +36,7 @@ func (s *Subsystem) Reconcile(ctx context.Context, doc *sdwan.Document) error {
 		return err
 	}
 	t := wanted(doc.K3s)
+	t.leaving = doc.Instance.Leave
 	defer func() { s.publish(t, st) }()
 	switch {
 	case t.role == "":

@@ -49,6 +49,7 @@ type Subsystem struct {
 	joins    retries
 	told     string // role and cluster of the last stopped that this process has sent
 	findings findings
+	drains   oneByOne
 
 	mu       sync.Mutex
 	want     target

@@ -11,6 +11,7 @@ import (
 type target struct {
 	role       string // "" is no opinion
 	absent     bool
+	leaving    bool   // the whole machine leaves the platform
 	runtime    string // of the handshake
 	clusterID  string // servers
 	mode       string // servers: init, join, wait

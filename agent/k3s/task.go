@@ -19,11 +19,19 @@ const commandRemoveNode = "k8s_remove_node"
 const removeEvery = 2 * time.Second
 
 // Commands are the tasks that a server's agent carries out.
-func (s *Subsystem) Commands() []string { return []string{commandRemoveNode} }
+func (s *Subsystem) Commands() []string { return []string{commandRemoveNode, commandDrain} }
 
-// RunTask deletes a Node and its node password: with the password left, a machine that takes the name could not join.
-// Gone is done, so it may be repeated; it goes on trying until ctx ends.
+// RunTask carries out a task. What is done already is done, so it may be repeated.
 func (s *Subsystem) RunTask(ctx context.Context, task sdwan.Task, want *sdwan.Document) (json.RawMessage, error) {
+	if task.Command == commandDrain {
+		return s.runDrain(ctx, task, want)
+	}
+	return s.runRemoval(ctx, task, want)
+}
+
+// runRemoval deletes a Node and its node password: with the password left, a machine that takes the name could not join.
+// It goes on trying until ctx ends.
+func (s *Subsystem) runRemoval(ctx context.Context, task sdwan.Task, want *sdwan.Document) (json.RawMessage, error) {
 	var in struct {
 		Node string `json:"node"`
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -14,29 +15,41 @@ import (
 
 	"powernode/agent"
 	"powernode/agent/artifact"
+	"powernode/agent/service"
 	"powernode/sdwan"
 )
 
 // Options are what a Subsystem needs.
 type Options struct {
-	Store *artifact.Store // below the state directory, in modules
+	StateDir string // the agent's: the journal is there
+	Root     string // of the machine's files
+	Store    *artifact.Store
+	Services service.Manager
+	Packages Packages // nil: this machine has no package manager that we know
 	// Elsewhere says whether another subsystem has an artefact of that SHA-256 in place: K3s' is not fetched twice.
 	Elsewhere func(sum string) bool
+	LogToFile bool // where there is no journal that keeps what services say
 	Log       zerolog.Logger
 }
 
 // Subsystem is the modules subsystem.
 type Subsystem struct {
-	o Options
+	o    Options
+	disk *disk
 
-	pass    sync.Mutex // one look at a time
+	pass   sync.Mutex        // one look at a time
+	newest *sdwan.Document   // that was seen
+	told   map[string]string // module → deviation that was reported and is put right at the next look
+
 	mu      sync.Mutex
 	digests map[string]string // nil: not measured yet
 	changed chan struct{}
 }
 
 // New makes the subsystem.
-func New(o Options) *Subsystem { return &Subsystem{o: o, changed: make(chan struct{}, 1)} }
+func New(o Options) *Subsystem {
+	return &Subsystem{o: o, disk: newDisk(o.Root), told: map[string]string{}, changed: make(chan struct{}, 1)}
+}
 
 // Name is the subsystem's name in reports.
 func (s *Subsystem) Name() string { return "modules" }
@@ -44,53 +57,96 @@ func (s *Subsystem) Name() string { return "modules" }
 // Changes gives a value when a digest has changed.
 func (s *Subsystem) Changes() <-chan struct{} { return s.changed }
 
-// Reconcile fetches what is missing. One module's trouble doesn't hold up another.
+const (
+	// lookAgain is how soon a module that another subsystem installs is looked for again.
+	lookAgain = 2 * time.Second
+	// tellFirst is the time in which a deviation is reported before it is put right.
+	tellFirst = 3 * time.Second
+)
+
+// Reconcile makes the machine's modules what the document says. One module's trouble doesn't hold up another.
 func (s *Subsystem) Reconcile(ctx context.Context, want *sdwan.Document) error {
 	s.pass.Lock()
 	defer s.pass.Unlock()
-	digests, keep := map[string]string{}, map[string]bool{}
-	var errs []error
-	var waiting []string
-	for _, m := range want.Modules {
-		switch in, err := s.inPlace(ctx, m, keep); {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("module %s: %w", m.Name, err))
-		case in:
-			digests[m.ModuleID] = m.Digest
-		default:
-			waiting = append(waiting, m.Name)
-		}
+	s.newest = want
+	return s.look(ctx, want, tells{}).result()
+}
+
+// tells says how a look treats what was changed by hand: reported first, or put right at once.
+type tells struct{ repair bool }
+
+// outcome is what a look came to.
+type outcome struct {
+	failed   map[string]error // by module id, "" for what is no module's
+	order    []string         // of failed
+	waiting  []string         // names
+	deviated []string         // names
+}
+
+func (o *outcome) fail(id string, err error) {
+	if err == nil {
+		return
 	}
-	s.publish(digests)
-	if len(errs) == 0 {
-		errs = append(errs, s.o.Store.Keep(keep))
+	if _, before := o.failed[id]; !before {
+		o.order = append(o.order, id)
 	}
-	if err := errors.Join(errs...); err != nil {
+	o.failed[id] = errors.Join(o.failed[id], err)
+}
+
+func (o *outcome) result() error {
+	errs := make([]error, 0, len(o.order))
+	for _, id := range o.order {
+		errs = append(errs, o.failed[id])
+	}
+	err := errors.Join(errs...)
+	switch {
+	case err != nil && len(o.deviated) > 0:
+		return &agent.Later{Err: err, After: tellFirst}
+	case err != nil:
 		return err
-	}
-	if len(waiting) > 0 {
-		return &agent.Pending{Reason: "not in place yet: " + strings.Join(waiting, ", "), After: lookAgain}
+	case len(o.deviated) > 0:
+		return &agent.Pending{Reason: "changed by hand, to be put right: " + strings.Join(o.deviated, ", "), After: tellFirst}
+	case len(o.waiting) > 0:
+		return &agent.Pending{Reason: "not in place yet: " + strings.Join(o.waiting, ", "), After: lookAgain}
 	}
 	return nil
 }
 
-// lookAgain is how soon a module that another subsystem installs is looked for again.
-const lookAgain = 2 * time.Second
-
-// installedByK3s are the modules whose artefact package k3s installs.
-func installedByK3s(name string) bool { return name == "k3s-server" || name == "k3s-agent" }
-
-func (s *Subsystem) inPlace(ctx context.Context, m sdwan.Module, keep map[string]bool) (bool, error) {
-	if m.Artifact == nil {
-		return true, nil // nothing to carry but its configuration
+// look takes away what no module wants, then puts the modules in place in the document's order.
+func (s *Subsystem) look(ctx context.Context, want *sdwan.Document, how tells) *outcome {
+	out := &outcome{failed: map[string]error{}}
+	j, err := readJournal(s.journalPath())
+	if err != nil {
+		out.fail("", err)
+		return out
 	}
-	if installedByK3s(m.Name) {
-		return s.o.Elsewhere(m.Artifact.SHA256), nil
+	p := &pass{s: s, j: j, how: how, out: out, owner: map[string]string{}}
+	modules := p.read(want)
+	p.detach(ctx, want)
+	digests, keep := map[string]string{}, map[string]bool{}
+	for _, m := range want.Modules {
+		if m.Artifact != nil && !installedByK3s(m.Name) {
+			keep[m.Artifact.SHA256] = true
+		}
 	}
-	keep[m.Artifact.SHA256] = true
-	_, err := s.o.Store.Fetch(ctx, *m.Artifact)
-	return err == nil, err
+	for _, w := range modules {
+		digest, err := p.attach(ctx, w)
+		if err != nil {
+			out.fail(w.module.ModuleID, fmt.Errorf("module %s: %w", w.module.Name, err))
+		}
+		if digest != "" {
+			digests[w.module.ModuleID] = digest
+		}
+	}
+	p.packages(ctx, want)
+	s.publish(digests)
+	if len(out.failed) == 0 {
+		out.fail("", s.o.Store.Keep(keep))
+	}
+	return out
 }
+
+func (s *Subsystem) journalPath() string { return filepath.Join(s.o.StateDir, "modules.json") }
 
 func (s *Subsystem) publish(digests map[string]string) {
 	s.mu.Lock()
@@ -117,26 +173,22 @@ func (s *Subsystem) Observe(_ context.Context, report *sdwan.Report) error {
 // Commands are the tasks that RunTask carries out.
 func (s *Subsystem) Commands() []string { return []string{"sync_modules"} }
 
-// syncParameters are those of system_refresh_instance_modules.
-type syncParameters struct {
-	ForceResync bool    `json:"force_resync"`
-	ModuleID    *string `json:"module_id"`
-}
-
-// RunTask looks at the modules now; with force_resync every file is read again.
+// RunTask looks at the modules now; with force_resync every file is read again, and what was changed by hand is put right
+// at once.
 func (s *Subsystem) RunTask(ctx context.Context, task sdwan.Task, want *sdwan.Document) (json.RawMessage, error) {
-	var p syncParameters
+	var p sdwan.SyncModules
 	if len(task.Parameters) > 0 {
 		if err := json.Unmarshal(task.Parameters, &p); err != nil {
 			return nil, fmt.Errorf("the task's parameters: %w", err)
 		}
 	}
-	if p.ForceResync {
-		s.o.Store.Forget()
-	}
-	var pending *agent.Pending
-	if err := s.Reconcile(ctx, want); err != nil && !errors.As(err, &pending) {
-		return nil, err
+	out := s.sync(ctx, want, p)
+	if p.ModuleID != nil {
+		if err := errors.Join(out.failed[""], out.failed[*p.ModuleID]); err != nil {
+			return nil, err
+		}
+	} else if len(out.failed) > 0 {
+		return nil, out.result()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,4 +200,17 @@ func (s *Subsystem) RunTask(ctx context.Context, task sdwan.Task, want *sdwan.Do
 		}
 	}
 	return json.Marshal(map[string]any{"digests": digests})
+}
+
+func (s *Subsystem) sync(ctx context.Context, want *sdwan.Document, p sdwan.SyncModules) *outcome {
+	s.pass.Lock()
+	defer s.pass.Unlock()
+	if p.ForceResync {
+		s.o.Store.Forget()
+		s.disk.forget()
+	}
+	if n := s.newest; n != nil && n.Incarnation == want.Incarnation && n.Revision > want.Revision {
+		want = n // a newer document came while the task waited
+	}
+	return s.look(ctx, want, tells{repair: p.ForceResync})
 }

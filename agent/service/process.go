@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -102,6 +103,7 @@ type tree struct {
 
 // kill ends all of it, but for root, and removes the cgroup.
 func (t tree) kill(ctx context.Context) error {
+	var told []process // a child of one that is dead already is below nobody, and may yet be ending
 	return await(ctx, 10*time.Second, "the end of a service's processes", func() (bool, error) {
 		gone, err := killCgroup(t.cgroup)
 		if err != nil {
@@ -116,7 +118,8 @@ func (t tree) kill(ctx context.Context) error {
 				return false, err
 			}
 		}
-		return gone && len(left) == 0, nil
+		told = slices.DeleteFunc(append(told, left...), func(p process) bool { return !p.alive() })
+		return gone && len(left)+len(told) == 0, nil
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -26,7 +27,20 @@ type Unit struct {
 	StopSeconds    int        `json:"stop_seconds"` // for ending by itself, then it is killed; 0 is 10
 	LogFile        string     `json:"log_file"`     // empty is systemd's journal, or nowhere
 	AwaitAddress   netip.Addr `json:"await_address"`
+	// Restart says when an ended service is started again: Always, OnFailure or Never. Left out where it is empty, so that
+	// the units of earlier agents are as they were.
+	Restart string `json:"restart,omitempty"`
 }
+
+// Values of Unit.Restart; empty is Always. A service that ended and is not started again is Ended.
+const (
+	Always    = "always"
+	OnFailure = "on-failure"
+	Never     = "never"
+)
+
+// restarts says whether the service is started again whatever way it ended.
+func (u Unit) restarts() bool { return u.Restart == "" || u.Restart == Always }
 
 // grace is how long the service may take to end by itself.
 func (u Unit) grace() time.Duration {
@@ -39,11 +53,13 @@ func (u Unit) grace() time.Duration {
 // State is what a service does.
 type State string
 
-// States. Failed is a service that is started again and again.
+// States. Failed is a service that is started again and again, or that failed once and is not; Ended is one that ended well
+// and is not started again.
 const (
 	Running State = "running"
 	Stopped State = "stopped"
 	Failed  State = "failed"
+	Ended   State = "ended"
 	Absent  State = "absent"
 )
 
@@ -60,7 +76,7 @@ type Status struct {
 type Manager interface {
 	// Ensure makes the service be there, as wanted, started now and at each boot.
 	Ensure(ctx context.Context, u Unit) error
-	// Restart ends the main process, which is started again; what it had started stays.
+	// Restart starts the service anew. Of one that is always running only the main process ends; what it had started stays.
 	Restart(ctx context.Context, name string) error
 	// Stop ends the service with all that it has started and forgets it. Nothing there is success.
 	Stop(ctx context.Context, name string) error
@@ -115,6 +131,9 @@ func (u Unit) check() error {
 		if k, _, ok := strings.Cut(e, "="); !ok || !envPattern.MatchString(k) {
 			return fmt.Errorf("service %s: an environment variable that is not KEY=value", u.Name)
 		}
+	}
+	if !slices.Contains([]string{"", Always, OnFailure, Never}, u.Restart) {
+		return fmt.Errorf("service %s: restart %q must be one of: always, on-failure, never", u.Name, u.Restart)
 	}
 	for _, p := range []string{u.Dir, u.LogFile} {
 		if p != "" && !filepath.IsAbs(p) {

@@ -233,6 +233,58 @@ func TestRestartKeepsWhatTheServiceStarted(t *testing.T) {
 	}
 }
 
+func TestServiceIsStartedAgainAsItSays(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, restart, script string
+		want                  State
+		runs                  int
+	}{
+		{"never, ended well", Never, "exit 0", Ended, 1},
+		{"never, failed", Never, "exit 3", Failed, 1},
+		{"on-failure, ended well", OnFailure, "exit 0", Ended, 1},
+		{"on-failure, failed once", OnFailure, `[ "$(wc -l <LIST)" -gt 1 ]`, Ended, 2},
+		{"always, ended well", Always, `[ "$(wc -l <LIST)" -lt 2 ] || exec sleep 1000`, Running, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := newSupervised(t)
+			list := filepath.Join(t.TempDir(), "pids")
+			u := shell(t, m, "policy", strings.ReplaceAll("echo $$ >>LIST; "+tt.script, "LIST", list))
+			u.Restart = tt.restart
+			if err := m.Ensure(t.Context(), u); err != nil {
+				t.Fatal(err)
+			}
+			pids(t, list, tt.runs)
+			awaitStatus(t, m, "policy", string(tt.want), func(s Status) bool {
+				r, err := readRecord(m.path("policy"))
+				return s.State == tt.want && err == nil && (r.Ended || s.PID > 0)
+			})
+			if err := m.Ensure(t.Context(), u); err != nil { // which starts nothing that has ended
+				t.Fatal(err)
+			}
+			if got := pids(t, list, tt.runs); len(got) != tt.runs {
+				t.Errorf("it ran %d times, want %d", len(got), tt.runs)
+			}
+			if err := m.Restart(t.Context(), "policy"); err != nil {
+				t.Fatal(err)
+			}
+			pids(t, list, tt.runs+1)
+		})
+	}
+}
+
+func TestUnitFileSaysWhenToStartAgain(t *testing.T) {
+	t.Parallel()
+	for restart, want := range map[string]string{"": "Restart=always\nRestartSec", Always: "Restart=always\nRestartSec",
+		OnFailure: "Restart=on-failure\nRemainAfterExit=yes\n", Never: "Restart=no\nRemainAfterExit=yes\n"} {
+		got, err := encodeUnit(Unit{Name: "x", Exec: []string{"/bin/true"}, Restart: restart}, "/agent")
+		if err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%q: %v\n%s", restart, err, got)
+		}
+	}
+}
+
 func TestServiceWaitsForItsAddress(t *testing.T) {
 	t.Parallel()
 	m := newSupervised(t)
@@ -261,6 +313,7 @@ func TestUnitsThatAUnitFileCouldNotCarryAreRefused(t *testing.T) {
 		{"a line break in the description", Unit{Name: "x", Description: "a\nb", Exec: []string{"/bin/true"}}, "control character"},
 		{"an escape in the environment", Unit{Name: "x", Exec: []string{"/bin/true"}, Env: []string{"A=\x1b"}}, "control character"},
 		{"no environment variable", Unit{Name: "x", Exec: []string{"/bin/true"}, Env: []string{"A B=c"}}, "KEY=value"},
+		{"another rule of restarting", Unit{Name: "x", Exec: []string{"/bin/true"}, Restart: "sometimes\nExecStart=/bin/sh"}, "must be one of: always"},
 		{"a relative log", Unit{Name: "x", Exec: []string{"/bin/true"}, LogFile: "log"}, "no absolute path"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -364,6 +417,25 @@ func TestSystemdIsAskedOnlyForWhatIsNotSo(t *testing.T) {
 	}
 }
 
+func TestStopEndsAUnitWhoseFileIsGone(t *testing.T) {
+	t.Parallel()
+	f := &fakeSystemctl{}
+	s := &systemd{o: Options{AgentBinary: "/agent"}, unitDir: t.TempDir(), run: f.run}
+	for show, want := range map[string][]string{
+		"LoadState=loaded\nActiveState=active\nSubState=running\nMainPID=7\nNeedDaemonReload=yes\n": {"stop k3s.service", "daemon-reload", "reset-failed k3s.service"},
+		"LoadState=not-found\nActiveState=active\nSubState=running\nMainPID=7\n":                    {"stop k3s.service", "daemon-reload", "reset-failed k3s.service"},
+		"LoadState=not-found\nActiveState=inactive\n":                                               nil,
+	} {
+		f.show, f.calls = show, nil
+		if err := s.Stop(t.Context(), "k3s"); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, f.calls); diff != "" {
+			t.Errorf("%s: calls (-want +got):\n%s", show, diff)
+		}
+	}
+}
+
 func TestShowIsReadAsAStatus(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -373,6 +445,8 @@ func TestShowIsReadAsAStatus(t *testing.T) {
 		{"runs", "LoadState=loaded\nActiveState=active\nSubState=running\nMainPID=7\nNRestarts=2\n", Status{State: Running, PID: 7, Restarts: 2}},
 		{"waits for its address", "LoadState=loaded\nActiveState=activating\nSubState=start-pre\n", Status{State: Running, Message: "waiting for its address"}},
 		{"fails again and again", "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nResult=exit-code\n", Status{State: Failed, Message: "result exit-code"}},
+		{"has ended well", "LoadState=loaded\nActiveState=active\nSubState=exited\nMainPID=0\n", Status{State: Ended}},
+		{"has failed for good", "LoadState=loaded\nActiveState=failed\nSubState=failed\nResult=exit-code\n", Status{State: Failed, Message: "result exit-code"}},
 		{"is stopped", "LoadState=loaded\nActiveState=inactive\nSubState=dead\n", Status{State: Stopped}},
 		{"is unknown", "LoadState=not-found\nActiveState=inactive\n", Status{State: Absent}},
 	} {

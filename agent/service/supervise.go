@@ -76,18 +76,16 @@ func (s *supervisor) lock() (*os.File, error) {
 }
 
 func (s *supervisor) load() error {
-	b, err := os.ReadFile(filepath.Join(s.dir, unitFile))
-	if err != nil {
-		return fmt.Errorf("read the service: %w", err)
-	}
-	if err := json.Unmarshal(b, &s.unit); err != nil {
-		return fmt.Errorf("read the service: %w", err)
+	var err error
+	if s.unit, err = readUnit(s.dir); err != nil {
+		return err
 	}
 	if err := s.unit.check(); err != nil {
 		return err
 	}
 	if old, err := readRecord(s.dir); err == nil { // none, or one that can't be read: there is nothing to take over
 		s.rec = old
+		s.rec.Ended, s.rec.Well = false, false
 	}
 	if s.rec.Supervisor, err = look(os.Getpid()); err != nil {
 		return fmt.Errorf("look at ourselves: %w", err)
@@ -112,17 +110,22 @@ func (s *supervisor) run(ctx context.Context) error {
 			return s.end()
 		}
 		if err != nil {
-			s.rec.Exit = err.Error()
+			s.rec.Exit, s.rec.Well = err.Error(), false
 		} else {
-			s.rec.Exit = s.watch(ctx, exited)
+			how := s.watch(ctx, exited)
 			if ctx.Err() != nil {
 				return s.end()
 			}
+			s.rec.Exit, s.rec.Well = how.text, how.well
 			if time.Since(s.rec.Since) >= steadyAfter {
 				wait = delay
 			}
 		}
-		s.rec.Child, s.rec.Restarts = process{}, s.rec.Restarts+1
+		s.rec.Child = process{}
+		if s.unit.Restart == Never || (s.unit.Restart == OnFailure && s.rec.Well) {
+			return s.rest(ctx)
+		}
+		s.rec.Restarts++
 		if err := s.save(); err != nil {
 			return err
 		}
@@ -133,8 +136,24 @@ func (s *supervisor) run(ctx context.Context) error {
 	}
 }
 
+// rest waits for the end of a service that is not started again: as long as we live nobody starts another supervisor.
+func (s *supervisor) rest(ctx context.Context) error {
+	s.rec.Ended = true
+	if err := s.save(); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return s.end()
+}
+
+// exit is how a child ended.
+type exit struct {
+	text string
+	well bool // with status 0
+}
+
 // begin takes over the child of an earlier supervisor, or starts one, and answers a channel that tells its end.
-func (s *supervisor) begin(ctx context.Context) (<-chan string, error) {
+func (s *supervisor) begin(ctx context.Context) (<-chan exit, error) {
 	if s.rec.Child.alive() {
 		return s.followForeign(s.rec.Child)
 	}
@@ -156,7 +175,7 @@ func (s *supervisor) begin(ctx context.Context) (<-chan string, error) {
 		return nil, fmt.Errorf("look at the service's process: %w", err)
 	}
 	s.rec.Since = time.Now()
-	ended := make(chan string, 1)
+	ended := make(chan exit, 1)
 	go func() { ended <- reap(p) }() // ends with the child
 	return ended, s.save()
 }
@@ -217,35 +236,35 @@ func (s *supervisor) openLog() (*os.File, error) {
 }
 
 // reap waits for the child, and for every orphan that ends before it.
-func reap(child int) string {
+func reap(child int) exit {
 	for {
 		var ws unix.WaitStatus
 		pid, err := unix.Wait4(-1, &ws, 0, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			return "lost: " + err.Error()
+			return exit{text: "lost: " + err.Error()}
 		case pid == child && ws.Exited():
-			return fmt.Sprintf("exited with status %d", ws.ExitStatus())
+			return exit{fmt.Sprintf("exited with status %d", ws.ExitStatus()), ws.ExitStatus() == 0}
 		case pid == child && ws.Signaled():
-			return "ended by signal " + ws.Signal().String()
+			return exit{text: "ended by signal " + ws.Signal().String()}
 		}
 	}
 }
 
 // followForeign watches a child that isn't ours to wait for.
-func (s *supervisor) followForeign(p process) (<-chan string, error) {
+func (s *supervisor) followForeign(p process) (<-chan exit, error) {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return nil, fmt.Errorf("watch the service's process: %w", err)
 	}
-	ended := make(chan string, 1)
+	ended := make(chan exit, 1)
 	go func() { // ends with the child
 		defer unix.Close(fd)
 		for {
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
 			if n > 0 || (err != nil && !errors.Is(err, unix.EINTR)) {
-				ended <- "ended under another supervisor"
+				ended <- exit{text: "ended under another supervisor"}
 				return
 			}
 		}
@@ -254,7 +273,7 @@ func (s *supervisor) followForeign(p process) (<-chan string, error) {
 }
 
 // watch waits for the child's end and keeps its log within bounds meanwhile.
-func (s *supervisor) watch(ctx context.Context, exited <-chan string) string {
+func (s *supervisor) watch(ctx context.Context, exited <-chan exit) exit {
 	tick := time.NewTicker(logCheckEvery)
 	defer tick.Stop()
 	for {
@@ -262,7 +281,7 @@ func (s *supervisor) watch(ctx context.Context, exited <-chan string) string {
 		case how := <-exited:
 			return how
 		case <-ctx.Done():
-			return ""
+			return exit{}
 		case <-tick.C:
 			if err := rotate(s.unit.LogFile); err != nil {
 				s.rec.Waiting = err.Error() // shown with the status; the service runs on

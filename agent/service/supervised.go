@@ -39,7 +39,9 @@ type record struct {
 	Cgroup     string    `json:"cgroup"` // of the child's tree, empty where there is none
 	Waiting    string    `json:"waiting"`
 	Restarts   int       `json:"restarts"`
-	Exit       string    `json:"exit"` // of the last child
+	Exit       string    `json:"exit"`            // of the last child
+	Ended      bool      `json:"ended,omitempty"` // and no other will be started
+	Well       bool      `json:"well,omitempty"`  // the last child exited with status 0
 	Since      time.Time `json:"since"`
 }
 
@@ -112,15 +114,27 @@ func (m *supervised) start(ctx context.Context, name, dir string) error {
 	})
 }
 
-func (m *supervised) Restart(_ context.Context, name string) error {
+func (m *supervised) Restart(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	r, err := readRecord(m.path(name))
+	dir := m.path(name)
+	r, err := readRecord(dir)
 	if err != nil {
 		return err
 	}
-	return r.Child.signal(unix.SIGTERM)
+	u, err := readUnit(dir)
+	if err != nil {
+		return err
+	}
+	if u.restarts() {
+		return r.Child.signal(unix.SIGTERM)
+	}
+	// Its end is no reason for its supervisor to start it again.
+	if err := m.end(ctx, dir); err != nil {
+		return err
+	}
+	return m.start(ctx, name, dir)
 }
 
 func (m *supervised) Stop(ctx context.Context, name string) error {
@@ -157,10 +171,7 @@ func (m *supervised) end(ctx context.Context, dir string) error {
 		return err
 	}
 	if alive {
-		var u Unit // unreadable: as long as the default
-		if b, err := os.ReadFile(filepath.Join(dir, unitFile)); err == nil {
-			_ = json.Unmarshal(b, &u)
-		}
+		u, _ := readUnit(dir) // unreadable: as long as the default
 		if err := r.Supervisor.signal(unix.SIGTERM); err != nil {
 			return err
 		}
@@ -209,6 +220,10 @@ func (m *supervised) Status(_ context.Context, name string) (Status, error) {
 		st.State, st.PID, st.Since = Running, r.Child.PID, r.Since
 		return st, nil
 	}
+	if r.Ended && r.Well {
+		st.State = Ended
+		return st, nil
+	}
 	st.State = Failed
 	if r.Exit != "" {
 		st.Message = r.Exit
@@ -216,6 +231,18 @@ func (m *supervised) Status(_ context.Context, name string) (Status, error) {
 		st.State = Running // waits for its address before its first start
 	}
 	return st, nil
+}
+
+func readUnit(dir string) (Unit, error) {
+	var u Unit
+	b, err := os.ReadFile(filepath.Join(dir, unitFile))
+	if err != nil {
+		return u, fmt.Errorf("read the service: %w", err)
+	}
+	if err := json.Unmarshal(b, &u); err != nil {
+		return u, fmt.Errorf("read the service: %w", err)
+	}
+	return u, nil
 }
 
 func readRecord(dir string) (record, error) {

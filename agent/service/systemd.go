@@ -89,14 +89,18 @@ func (s *systemd) Stop(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	if _, err := os.Stat(s.path(name)); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	p, err := s.properties(ctx, name)
 	if err != nil {
 		return err
 	}
-	if _, err := s.run(ctx, "disable", "--now", name+".service"); err != nil {
+	end := []string{"disable", "--now", name + ".service"}
+	if _, err := os.Stat(s.path(name)); errors.Is(err, fs.ErrNotExist) {
+		if is := p["ActiveState"]; is == "" || is == "inactive" {
+			return nil
+		}
+		end = []string{"stop", name + ".service"} // its file is gone, and what it started runs on
+	}
+	if _, err := s.run(ctx, end...); err != nil {
 		return err
 	}
 	// KillMode=process leaves what the service has started.
@@ -156,6 +160,8 @@ func statusOf(p map[string]string) Status {
 		st.State, st.Message = Failed, "result "+p["Result"]
 	case p["ActiveState"] == "inactive":
 		st.State = Stopped
+	case p["SubState"] == "exited":
+		st.State = Ended
 	default:
 		st.State = Running
 		if p["SubState"] == "start-pre" {
@@ -211,8 +217,12 @@ func encodeUnit(u Unit, agentBinary string) ([]byte, error) {
 	line("# Written by powernode-agent; changes are overwritten.")
 	line("[Unit]")
 	line("Description=%s", strings.ReplaceAll(u.Description, "%", "%%"))
-	line("After=network-online.target powernode-agent.service")
-	line("Wants=network-online.target")
+	if u.Name == AgentName { // it brings the network's own part up: nothing to wait for
+		line("After=network.target")
+	} else {
+		line("After=network-online.target powernode-agent.service")
+		line("Wants=network-online.target")
+	}
 	line("StartLimitIntervalSec=0")
 	line("")
 	line("[Service]")
@@ -232,7 +242,17 @@ func encodeUnit(u Unit, agentBinary string) ([]byte, error) {
 		line("StandardOutput=append:%s", strings.ReplaceAll(u.LogFile, "%", "%%"))
 		line("StandardError=inherit")
 	}
-	line("Restart=always")
+	switch u.Restart {
+	case OnFailure:
+		line("Restart=on-failure")
+	case Never:
+		line("Restart=no")
+	default:
+		line("Restart=always")
+	}
+	if !u.restarts() {
+		line("RemainAfterExit=yes") // so that one that has ended well is not taken for one that was stopped
+	}
 	line("RestartSec=%d", max(u.RestartSeconds, 1))
 	line("TimeoutStopSec=%d", int(u.grace()/time.Second))
 	line("KillMode=process")

@@ -50,7 +50,7 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(runCommand(), enrollCommand(), deviceCommand(), versionCommand(),
+	root.AddCommand(runCommand(), installCommand(), enrollCommand(), deviceCommand(), versionCommand(),
 		superviseCommand(), waitAddressCommand(), deviceRunCommand(), initCommand())
 	return root
 }

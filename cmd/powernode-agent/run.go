@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"powernode/agent"
 	"powernode/agent/artifact"
 	"powernode/agent/firewall"
+	"powernode/agent/install"
 	"powernode/agent/k3s"
 	"powernode/agent/module"
 	"powernode/agent/probe"
@@ -43,7 +46,12 @@ func runCommand() *cobra.Command {
 			o.Subsystems = func(c *agent.Connection) []agent.Subsystem {
 				return subsystems(parts{stateDir: o.StateDir, program: program, platform: c, log: o.Log})
 			}
-			return agent.Run(ctx, o)
+			err = agent.Run(ctx, o)
+			if errors.Is(err, agent.ErrLeft) {
+				o.Log.Info().Msg("this machine has left the platform: the agent removes itself")
+				return install.Remove(context.WithoutCancel(ctx), install.Options{StateDir: o.StateDir, RunDir: o.RunDir, Log: o.Log})
+			}
+			return err
 		},
 	}
 	f := cmd.Flags()
@@ -63,11 +71,12 @@ type parts struct {
 // subsystems are all that this agent can make of a machine.
 func subsystems(p parts) []agent.Subsystem {
 	store := artifact.NewStore(filepath.Join(p.stateDir, "modules"), func() (artifact.Platform, error) { return p.platform.Client() })
+	services := service.New(service.Options{StateDir: p.stateDir, AgentBinary: p.program, Log: p.log})
 	cluster := k3s.New(k3s.Options{
 		StateDir: p.stateDir, BootID: p.platform.BootID(),
 		Platform:  func() (k3s.Platform, error) { return p.platform.Client() },
 		Store:     artifact.NewStore(filepath.Join(p.stateDir, "k3s-artifact"), func() (artifact.Platform, error) { return p.platform.Client() }),
-		Services:  service.New(service.Options{StateDir: p.stateDir, AgentBinary: p.program, Log: p.log}),
+		Services:  services,
 		LogToFile: !service.HasSystemd(), CgroupV1: agent.CgroupVersion() == 1, Log: p.log,
 	})
 	return []agent.Subsystem{
@@ -75,7 +84,8 @@ func subsystems(p parts) []agent.Subsystem {
 		firewall.New(firewall.Options{Log: p.log}),
 		vip.New(vip.Options{StateDir: p.stateDir, Log: p.log}),
 		probe.New(probe.Options{Log: p.log}),
-		module.New(module.Options{Store: store, Elsewhere: cluster.InPlace, Log: p.log}),
+		module.New(module.Options{StateDir: p.stateDir, Root: "/", Store: store, Services: services, Packages: module.FindPackages(),
+			Elsewhere: cluster.InPlace, LogToFile: !service.HasSystemd(), Log: p.log}),
 		cluster,
 	}
 }
