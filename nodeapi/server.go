@@ -42,6 +42,7 @@ func NewServer(backend Backend, log zerolog.Logger) http.Handler {
 	mux.HandleFunc("GET "+BasePath+"/artifacts/{sha256}", s.known(s.artifact))
 	mux.HandleFunc("POST "+DeviceBootstrapPath+"{token}", s.open(s.deviceBootstrap))
 	mux.HandleFunc("GET "+DeviceBootstrapPath+"{token}", s.open(s.deviceBootstrapInfo))
+	mux.HandleFunc("GET "+AgentProgramPath+"{sha256}", s.open(s.agentProgram))
 	mux.HandleFunc("/", s.open(func(http.ResponseWriter, *http.Request) (any, error) {
 		return nil, &Error{HTTPStatus: http.StatusNotFound, Code: "not_found", Message: "no such route in the agent API"}
 	}))
@@ -215,12 +216,21 @@ func (s *server) runtimeConfig(_ http.ResponseWriter, r *http.Request, id Identi
 }
 
 func (s *server) artifact(w http.ResponseWriter, r *http.Request, id Identity) (any, error) {
+	return serveBytes(w, r, func(sum string) (io.ReadSeekCloser, error) { return s.backend.Artifact(r.Context(), id, sum) })
+}
+
+func (s *server) agentProgram(w http.ResponseWriter, r *http.Request) (any, error) {
+	return serveBytes(w, r, func(sum string) (io.ReadSeekCloser, error) { return s.backend.AgentProgram(r.Context(), sum) })
+}
+
+// serveBytes answers with what a SHA-256 names; ranges are supported.
+func serveBytes(w http.ResponseWriter, r *http.Request, open func(sum string) (io.ReadSeekCloser, error)) (any, error) {
 	sum := r.PathValue("sha256")
 	if !validSHA256(sum) {
 		return nil, &FieldError{"/sha256", "must be 64 lower-case hex digits"}
 	}
 	setDeadlines(w, artifactTimeout)
-	f, err := s.backend.Artifact(r.Context(), id, sum)
+	f, err := open(sum)
 	if err != nil {
 		return nil, err
 	}

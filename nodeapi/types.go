@@ -17,6 +17,8 @@ const (
 	BasePath = "/api/v1/system/node_api"
 	// DeviceBootstrapPath is where devices of persons redeem their token.
 	DeviceBootstrapPath = "/api/v1/system/sdwan/bootstrap/"
+	// AgentProgramPath is where machines that have no agent yet fetch its program, by its SHA-256.
+	AgentProgramPath = "/api/v1/system/agent/"
 )
 
 // Identity is who presented a certificate.
@@ -178,6 +180,8 @@ type Backend interface {
 	// DeviceBootstrap redeems; DeviceBootstrapInfo tells what to do and uses nothing up.
 	DeviceBootstrap(ctx context.Context, token string, in DeviceBootstrapRequest) (DeviceBootstrapAnswer, error)
 	DeviceBootstrapInfo(ctx context.Context, token string) (string, error)
+	// AgentProgram opens the agent's own program; one of another SHA-256 is not found. Everybody may ask.
+	AgentProgram(ctx context.Context, sha256 string) (io.ReadSeekCloser, error)
 }
 
 // Enrollment is what a machine is handed to enrol with: by file descriptor, or a 0600 file removed after use.

@@ -6,11 +6,12 @@ import (
 
 	"powernode/platform/cluster"
 	"powernode/platform/fleet"
+	"powernode/platform/governance"
 	"powernode/store"
 )
 
 func assignmentVerbs() []*Definition {
-	return []*Definition{listNodeModuleAssignments(), updateModuleAssignment(), applyTemplate()}
+	return []*Definition{listNodeModuleAssignments(), assignModuleToNode(), updateModuleAssignment(), applyTemplate()}
 }
 
 type assignmentObject struct {
@@ -75,6 +76,42 @@ func listNodeModuleAssignments() *Definition {
 				r.Assignments = append(r.Assignments, told)
 			}
 			return r, nil
+		},
+	})
+}
+
+type assignToNodeArgs struct {
+	NodeID   store.NodeID   `json:"node_id"`
+	ModuleID store.ModuleID `json:"module_id"`
+	Enabled  bool           `json:"enabled"`
+	Priority *int64         `json:"priority"`
+	Config   store.Object   `json:"config"`
+}
+
+func (a assignToNodeArgs) input() fleet.AssignmentInput {
+	return fleet.AssignmentInput{NodeID: a.NodeID, ModuleID: a.ModuleID, Enabled: a.Enabled, Priority: a.Priority, Config: a.Config}
+}
+
+type assignToNodeResult struct {
+	Assigned   bool             `json:"assigned"`
+	Assignment assignmentObject `json:"assignment"`
+	Written
+}
+
+func assignModuleToNode() *Definition {
+	return define("system_assign_module_to_node", handler[assignToNodeArgs, assignToNodeResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a assignToNodeArgs) error {
+			return p.Fleet.CheckAssignToNode(ctx, v, c.AccountID, a.input())
+		},
+		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a assignToNodeArgs) (r assignToNodeResult, err error) {
+			written, warnings, err := p.Fleet.AssignToNode(ctx, tx, c.AccountID, a.input(), c.ID)
+			if err != nil {
+				return r, err
+			}
+			r.Assigned = true
+			r.warned(warnings)
+			r.Assignment, err = assignmentOf(ctx, p, &tx.View, written)
+			return r, err
 		},
 	})
 }
@@ -169,14 +206,16 @@ func applyTemplate() *Definition {
 			applied, err := p.Fleet.Apply(ctx, tx, c.AccountID, a.NodeID, a.PurgeStale)
 			return applyTemplateResultOf(applied, false), err
 		},
-		category: func(a applyTemplateArgs) string {
+		categoryIn: func(_ context.Context, _ *Platform, _ *store.View, c Caller, a applyTemplateArgs) (string, error) {
 			switch {
 			case a.DryRun:
-				return "" // nothing is written, gated or woken
+				return "", nil // nothing is written, gated or woken
 			case a.PurgeStale:
-				return "system.template_apply_purge"
+				return "system.template_apply_purge", nil
+			case c.Kind == governance.KindPlatform:
+				return "system.template_apply_drift", nil // the remedy of a drift that a sensor has found
 			}
-			return "system.template_apply"
+			return "system.template_apply", nil
 		},
 	})
 }

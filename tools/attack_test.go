@@ -3,6 +3,7 @@ package tools_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -149,17 +150,27 @@ func TestTokenNeverHoldsMoreThanItsPerson(t *testing.T) {
 	t.Parallel()
 	env := toolstest.New(t)
 	person := env.AddPerson(t, "vi@example.org", governance.RoleViewer)
-	env.Update(t, func(ctx context.Context, tx *store.Tx) error {
-		return store.PutToken(ctx, tx, store.Token{ID: "token-1", AccountID: env.Account.ID, UserID: person.UserID, Hash: "x", Role: governance.RoleAdmin})
+	secret, made := env.Token(t, "vi@example.org", governance.TokenStatement{Role: governance.RoleViewer})
+	env.Update(t, func(ctx context.Context, tx *store.Tx) error { // as somebody who can write the database
+		u, err := store.UserByRef(ctx, &tx.View, env.Account.ID, "vi@example.org")
+		if err != nil {
+			return err
+		}
+		u.Role, u.Grants = governance.RoleAdmin, []string{governance.AuditAll}
+		return errors.Join(store.UpdateUser(ctx, tx, u), store.PutToken(ctx, tx, store.Token{ID: made.ID, AccountID: env.Account.ID,
+			UserID: person.UserID, Hash: store.Secret(secret).Hash(), Role: governance.RoleAdmin}))
 	})
-	person.TokenID, person.Role = "token-1", governance.RoleAdmin
+	if c := env.CallerBy(t, secret); c.Role != governance.RoleViewer || len(c.Granted) > 0 {
+		t.Errorf("a viewer's token is %s with %v now, want viewer", c.Role, c.Granted)
+	}
+	person.TokenID, person.Role = made.ID, governance.RoleAdmin
 	env.View(t, func(ctx context.Context, v *store.View) error {
 		now, err := env.Platform.Governance.Current(ctx, v, person)
 		if err != nil || now.Role != governance.RoleViewer {
 			t.Errorf("a viewer's token is %s now (%v), want viewer", now.Role, err)
 		}
 		gone := person
-		gone.UserID = "gone"
+		gone.ID, gone.UserID = "gone", "gone"
 		if _, err := env.Platform.Governance.Current(ctx, v, gone); schema.CodeOf(err) != schema.PermissionDenied {
 			t.Errorf("a token of nobody: %v, want permission_denied", err)
 		}

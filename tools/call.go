@@ -2,10 +2,13 @@ package tools
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -61,9 +64,11 @@ type call struct {
 	eventType    string                      // of the execution event; empty: the verb's name
 	answerParked func(governance.Parked) any // nil: the parked answer as it is
 	under        string                      // pointer of this call's arguments in those of the call that carries it
+	key          store.IdempotencyKey        // the zero value: the call can't be repeated under one
 }
 
-// calls are the calls in flight that carry a call id: a repetition waits for the first.
+// calls are the calls in flight that carry a call id or an idempotency key, and the operations that are carried out: a
+// repetition waits for the first.
 type calls struct {
 	mu     sync.Mutex
 	flying map[string]chan struct{}
@@ -77,9 +82,10 @@ func (p *Platform) Call(ctx context.Context, caller Caller, request Request) (Re
 	}
 	c := &call{p: p, d: d, caller: caller, request: request}
 	if request.CallID != "" {
-		release, earlier, err := p.once(ctx, caller, request.CallID)
+		c.event.CallHash = sentHash(d, caller, request)
+		release, earlier, err := p.once(ctx, caller, request.CallID, c.event.CallHash)
 		if err != nil {
-			return Result{}, err
+			return c.finish(ctx, func(context.Context) (Result, error) { return Result{}, err })
 		}
 		defer release()
 		if earlier.Result != nil {
@@ -92,7 +98,23 @@ func (p *Platform) Call(ctx context.Context, caller Caller, request Request) (Re
 		// what the first sending began.
 		c.event.ID, c.correlation = earlier.ID, earlier.CorrelationID
 	}
-	return c.finish(ctx, c.path)
+	return c.finish(ctx, func(ctx context.Context) (Result, error) {
+		if err := c.asNow(ctx); err != nil {
+			return Result{}, err
+		}
+		return c.path(ctx)
+	})
+}
+
+// asNow looks at a token's role and owner again: the session that carries it may be older than their last change.
+func (c *call) asNow(ctx context.Context) error {
+	if c.caller.TokenID == "" {
+		return nil
+	}
+	return c.p.DB.View(ctx, func(v *store.View) (err error) {
+		c.caller, err = c.p.Governance.Current(ctx, v, c.caller)
+		return err
+	})
 }
 
 // finish runs the path, turns what has no code into internal, and leaves the execution event of what did not run.
@@ -107,7 +129,7 @@ func (c *call) finish(ctx context.Context, path func(context.Context) (Result, e
 	if !errors.As(err, &coded) {
 		coded = &schema.Error{Code: schema.Internal, Retryable: false}
 	}
-	coded = c.told(coded)
+	coded = c.explained(coded)
 	if recordErr := c.recordFailure(context.WithoutCancel(ctx), coded); recordErr != nil {
 		c.p.Log.Error().Err(recordErr).Str("verb", c.d.name).Msg("execution event not written")
 	}
@@ -141,12 +163,33 @@ func (c *call) path(ctx context.Context) (Result, error) {
 	switch {
 	case c.d.carry != nil:
 		return c.carry(ctx)
+	case c.d.call != nil:
+		return c.hand(ctx)
 	case c.d.preview != nil:
 		return c.preview(ctx)
 	}
 	if c.d.wait != nil {
 		return c.await(ctx)
 	}
+	if c.d.keyed {
+		release, first, err := c.firstResult(ctx)
+		defer release()
+		if err != nil || first != nil {
+			return valueOf(first), err
+		}
+	}
+	return c.decided(ctx)
+}
+
+func valueOf(r *Result) Result {
+	if r == nil {
+		return Result{}
+	}
+	return *r
+}
+
+// decided is the path from the check on.
+func (c *call) decided(ctx context.Context) (Result, error) {
 	verdict := governance.AutoApprove
 	var read any
 	err := c.p.DB.View(ctx, func(v *store.View) error {
@@ -170,6 +213,9 @@ func (c *call) path(ctx context.Context) (Result, error) {
 	}
 	switch {
 	case verdict == governance.Block:
+		if err := c.haltedNow(ctx); err != nil { // the stop's word before the policy's
+			return Result{}, err
+		}
 		return Result{}, c.blocked()
 	case c.operation == nil && (verdict == governance.RequireApproval || c.confirm != ""):
 		return c.park(ctx)
@@ -193,10 +239,28 @@ func (c *call) authorise() error {
 		return schema.Errorf(schema.PermissionDenied, "a human credential is required")
 	case !governance.Permits(c.caller, c.d.Verb.Permission):
 		return schema.Errorf(schema.PermissionDenied, "permission denied: %s required", c.d.Verb.Permission)
-	case c.caller.ReadOnly && !c.d.Verb.Annotations.ReadOnly:
-		return schema.Errorf(schema.PermissionDenied, "permission denied: the token is read only")
+	case c.caller.ReadOnly && !c.d.Verb.Annotations.ReadOnly && c.d.call == nil: // what is called through it is looked at itself
+		return schema.Errorf(schema.PermissionDenied, "permission denied: this credential or session is read only")
+	case c.caller.Toolsets != nil && !slices.Contains(c.caller.Toolsets, c.d.Verb.Toolset) && !slices.Contains(everywhere, c.d.name):
+		return schema.Errorf(schema.PermissionDenied, "permission denied: the token does not reach toolset %s", c.d.Verb.Toolset)
 	}
 	return nil
+}
+
+// everywhere are the verbs that a token reaches whatever toolsets it is narrowed to: what they find, plan or call is held
+// to the token's toolsets itself.
+var everywhere = []string{"platform_call_verb", "platform_get_operation", "platform_preview", "platform_search_verbs", "platform_whoami"}
+
+// halted refuses what an emergency stop forbids the caller.
+func (c *call) halted(ctx context.Context, v *store.View) error {
+	if c.d.Verb.Annotations.ReadOnly {
+		return nil
+	}
+	return c.p.Governance.Refuses(ctx, v, c.caller)
+}
+
+func (c *call) haltedNow(ctx context.Context) error {
+	return c.p.DB.View(ctx, func(v *store.View) error { return c.halted(ctx, v) })
 }
 
 func (c *call) check(ctx context.Context, v *store.View) error {
@@ -206,11 +270,14 @@ func (c *call) check(ctx context.Context, v *store.View) error {
 	return c.d.check(ctx, c.p, v, c.caller, c.args)
 }
 
-// told is a refusal as the caller is told it: on one line, and with the verb's parameters, which a domain that refuses
-// one of them doesn't know.
-func (c *call) told(refused *schema.Error) *schema.Error {
+// explained is a refusal as the caller is told it: on one line, with the verb that gives the id that was wrong, and with the
+// verb's parameters, which a domain that refuses one of them doesn't know.
+func (c *call) explained(refused *schema.Error) *schema.Error {
 	out := *refused // the domain's own may be shared
 	out.Message = schema.Message(out.Message)
+	if out.Hint == nil {
+		out.Hint = c.lister(&out)
+	}
 	known, ok := out.Details["declared"].([]string)
 	if at, _ := out.Details["pointer"].(string); !ok || len(known) > 0 || strings.Count(at, "/") > 1 {
 		return &out // inside a parameter, other keys are declared
@@ -243,14 +310,21 @@ func (c *call) park(ctx context.Context) (Result, error) {
 	if c.category == "" {
 		return Result{}, schema.Errorf(schema.InvalidArguments, "%s has no action category: it can't be confirmed", c.d.name)
 	}
+	if err := c.haltedNow(ctx); err != nil {
+		return Result{}, err
+	}
 	plan, err := c.plan(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	shown, err := c.d.shown(c.raw)
 	if err != nil {
 		return Result{}, err
 	}
 	var answer json.RawMessage
 	err = c.p.DB.Update(ctx, func(tx *store.Tx) error {
 		c.begin(tx)
-		parked, err := c.p.Governance.Park(ctx, tx, governance.ParkInput{Caller: c.caller, Verb: c.d.name, Arguments: c.raw,
+		parked, err := c.p.Governance.Park(ctx, tx, governance.ParkInput{Caller: c.caller, Verb: c.d.name, Arguments: c.raw, Shown: shown,
 			Category: c.category, Description: c.confirm, Plan: plan})
 		if err != nil {
 			return err
@@ -265,6 +339,18 @@ func (c *call) park(ctx context.Context) (Result, error) {
 		return c.record(ctx, tx, "pending", answer)
 	})
 	return Result{JSON: answer, Pending: true}, err
+}
+
+// shown are a parked call's arguments as people and assistants see them, without secrets.
+func (d *Definition) shown(raw json.RawMessage) (any, error) {
+	var arguments store.Object
+	if err := json.Unmarshal(raw, &arguments); err != nil {
+		return nil, fmt.Errorf("read the arguments of %s to show them: %w", d.name, err)
+	}
+	if d.hide != nil {
+		arguments = d.hide(arguments)
+	}
+	return governance.Mask(arguments), nil
 }
 
 // plan is the run itself inside a transaction that is rolled back.
@@ -285,6 +371,9 @@ func (c *call) execute(ctx context.Context, verdict governance.Verdict) (Result,
 	var answer json.RawMessage
 	err := c.p.DB.Update(ctx, func(tx *store.Tx) error {
 		c.begin(tx)
+		if err := c.halted(ctx, &tx.View); err != nil {
+			return err
+		}
 		if err := c.authorised(ctx, tx); err != nil {
 			return err
 		}
@@ -308,6 +397,9 @@ func (c *call) execute(ctx context.Context, verdict governance.Verdict) (Result,
 				if err := c.p.Governance.Started(ctx, tx, c.operation.ID, c.operation.AccountID); err != nil {
 					return err
 				}
+			}
+			if err := c.claimKey(ctx, tx); err != nil {
+				return err
 			}
 			return c.record(ctx, tx, "pending", nil)
 		}
@@ -337,7 +429,7 @@ func (c *call) actOutside(ctx context.Context, intent any) (Result, error) {
 			return err
 		}
 		if refusal = refused; refused != nil {
-			return nil
+			return c.freeKey(ctx, tx)
 		}
 		if answer, err = c.render(ctx, tx, result); err != nil {
 			return err
@@ -420,6 +512,9 @@ func (c *call) settle(ctx context.Context, tx *store.Tx, answer json.RawMessage)
 			return err
 		}
 	}
+	if err := c.keepResult(ctx, tx, answer); err != nil {
+		return err
+	}
 	return c.record(ctx, tx, "ok", answer)
 }
 
@@ -455,6 +550,9 @@ func (c *call) fillEvent(tx *store.Tx, status string) {
 		c.event.EventType = c.eventType
 	}
 	c.event.CallID, c.event.CallerID = c.request.CallID, c.caller.ID
+	if c.event.CallID == "" {
+		c.event.CallHash = ""
+	}
 	c.event.CorrelationID, c.event.DurationMS = c.correlation, time.Since(c.started).Milliseconds()
 }
 
@@ -510,27 +608,42 @@ func (c *call) await(ctx context.Context) (Result, error) {
 	return c.answerRead(ctx, read)
 }
 
+// sentHash names a call as it was sent: only the same one is answered with what is kept under its call id. The credential
+// counts, for one that is narrowed reads no result of another.
+func sentHash(d *Definition, caller Caller, request Request) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%s\n%t\n", d.name, caller.TokenID, caller.ReadOnly)
+	h.Write(request.Arguments) // a hash takes everything
+	return hex.EncodeToString(h.Sum(nil))
+}
+
 // once lets a call id through one call at a time, and finds the event that a call under it has left before.
-func (p *Platform) once(ctx context.Context, caller Caller, callID string) (release func(), earlier store.ExecutionEvent, err error) {
-	key := string(caller.AccountID) + "/" + callID
-	done := make(chan struct{})
-	for {
-		first := p.calls.enter(key, done)
-		if first == nil {
-			break
-		}
-		select {
-		case <-first:
-		case <-ctx.Done():
-			return nil, earlier, fmt.Errorf("wait for the call's first sending: %w", ctx.Err())
-		}
+func (p *Platform) once(ctx context.Context, caller Caller, callID, hash string) (release func(), earlier store.ExecutionEvent, err error) {
+	release, err = p.alone(ctx, "call/"+string(caller.AccountID)+"/"+callID)
+	if err != nil {
+		return nil, earlier, err
 	}
-	release = func() { p.calls.leave(key, done) }
-	earlier, err = p.kept(ctx, caller, callID)
+	earlier, err = p.kept(ctx, caller, callID, hash)
 	if err != nil {
 		release()
 	}
 	return release, earlier, err
+}
+
+// alone waits until no other call is in flight under a name, and keeps others from it until it is released.
+func (p *Platform) alone(ctx context.Context, name string) (release func(), err error) {
+	done := make(chan struct{})
+	for {
+		first := p.calls.enter(name, done)
+		if first == nil {
+			return func() { p.calls.leave(name, done) }, nil
+		}
+		select {
+		case <-first:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the call's first sending: %w", ctx.Err())
+		}
+	}
 }
 
 // enter registers a call; it answers the one that is in flight under the key, if there is one.
@@ -547,6 +660,14 @@ func (f *calls) enter(key string, done chan struct{}) (first chan struct{}) {
 	return nil
 }
 
+// busy says whether a call is in flight under the key.
+func (f *calls) busy(key string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, is := f.flying[key]
+	return is
+}
+
 func (f *calls) leave(key string, done chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -555,7 +676,7 @@ func (f *calls) leave(key string, done chan struct{}) {
 }
 
 // kept finds the event of a call that was sent before, with its result opened where there is one.
-func (p *Platform) kept(ctx context.Context, caller Caller, callID string) (store.ExecutionEvent, error) {
+func (p *Platform) kept(ctx context.Context, caller Caller, callID, hash string) (store.ExecutionEvent, error) {
 	var e store.ExecutionEvent
 	err := p.DB.View(ctx, func(v *store.View) error {
 		var err error
@@ -569,6 +690,8 @@ func (p *Platform) kept(ctx context.Context, caller Caller, callID string) (stor
 		return e, err
 	case e.CallerID != caller.ID:
 		return e, schema.Errorf(schema.Conflict, "the call id was used by another caller")
+	case e.CallHash != hash:
+		return e, schema.Errorf(schema.Conflict, "the call id was used for another call")
 	case e.Result == nil:
 		return e, nil
 	}

@@ -29,7 +29,29 @@ func (c *call) carry(ctx context.Context) (Result, error) {
 	result, err := inner.path(ctx)
 	c.event, c.correlation = inner.event, inner.correlation
 	if err != nil {
-		return Result{}, under(err, inner.under)
+		return Result{}, inner.told(err)
+	}
+	return result, nil
+}
+
+// hand runs the call that this one makes in its own place, as if it had been called itself: its result, its permission,
+// its gate, and its execution event.
+func (c *call) hand(ctx context.Context) (Result, error) {
+	from := c.d.call(c.args)
+	d, err := c.carried(from)
+	if err != nil {
+		return Result{}, err
+	}
+	if d.name == c.d.name {
+		return Result{}, schema.InvalidArgument(from.verbAt, from.verb, "%s does not call itself", d.name)
+	}
+	inner := &call{p: c.p, d: d, caller: c.caller, request: Request{Verb: d.name, Arguments: from.arguments, CallID: c.request.CallID},
+		under: from.argumentsAt, started: c.started, event: c.event, correlation: c.correlation}
+	c.eventType = d.name
+	result, err := inner.path(ctx)
+	c.event, c.correlation = inner.event, inner.correlation
+	if err != nil {
+		return Result{}, inner.told(err)
 	}
 	return result, nil
 }
@@ -41,7 +63,7 @@ func (c *call) preview(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	if err := inner.validate(); err != nil {
-		return Result{}, under(err, inner.under)
+		return Result{}, inner.told(err)
 	}
 	r := previewResult{Verb: inner.d.name, Effects: []governance.Effect{}, Irreversible: []string{}, Refusals: []*schema.Error{},
 		Touched: governance.Touches(&store.Plan{}), Policy: previewPolicy{ActionCategory: inner.d.Verb.Category}}
@@ -49,7 +71,7 @@ func (c *call) preview(ctx context.Context) (Result, error) {
 	var refused *schema.Error
 	switch {
 	case errors.As(err, &refused):
-		r.Refusals = append(r.Refusals, inner.told(refused))
+		r.Refusals = append(r.Refusals, inner.explained(refused))
 		return c.answerRead(ctx, &r)
 	case err != nil:
 		return Result{}, err
@@ -70,6 +92,9 @@ func (c *call) previewed(ctx context.Context, r *previewResult) (*store.Plan, er
 		if err := c.check(ctx, v); err != nil {
 			return err
 		}
+		if err := c.halted(ctx, v); err != nil {
+			return err
+		}
 		verdict, err := c.gate(ctx, v)
 		if err == nil {
 			r.Policy = previewPolicy{ActionCategory: c.category, Verdict: &verdict}
@@ -87,10 +112,9 @@ func (c *call) previewed(ctx context.Context, r *previewResult) (*store.Plan, er
 
 // inner makes the call that another carries, or refuses what can't be carried.
 func (c *call) inner(from carried) (*call, error) {
-	d, ok := c.p.Lookup(from.verb)
-	if !ok {
-		return nil, schema.InvalidArgument(from.verbAt, from.verb, "%s is no verb", shortQuote(from.verb)).
-			WithCandidates(c.p.near(from.verb))
+	d, err := c.carried(from)
+	if err != nil {
+		return nil, err
 	}
 	if !d.Verb.Gated() {
 		return nil, schema.InvalidArgument(from.verbAt, from.verb, "%s has no action category: there is nothing to decide", d.name)
@@ -100,11 +124,21 @@ func (c *call) inner(from carried) (*call, error) {
 		answerParked: from.answer}, nil
 }
 
-// under moves an error's pointers to where the inner arguments stand in the outer ones.
-func under(err error, prefix string) error {
+// carried finds the verb that a call names in its arguments.
+func (c *call) carried(from carried) (*Definition, error) {
+	d, ok := c.p.Lookup(from.verb)
+	if !ok {
+		return nil, schema.InvalidArgument(from.verbAt, from.verb, "unknown verb %s", shortQuote(from.verb)).
+			WithCandidates(c.p.near(from.verb)).WithHint("platform_search_verbs", "Finds verbs by what they do.")
+	}
+	return d, nil
+}
+
+// told is a refusal of a call that another carries, its pointers where its arguments stand in the other's.
+func (c *call) told(err error) error {
 	var coded *schema.Error
 	if errors.As(err, &coded) {
-		return coded.Under(prefix)
+		return c.explained(coded).Under(c.under)
 	}
 	return err
 }

@@ -66,8 +66,12 @@ type handler[A, R any] struct {
 	// carry names the call that a verb carries in its arguments, to be parked; preview names one that is only planned.
 	carry   func(a A) carried
 	preview func(a A) carried
+	// call names the call that a verb makes in its own place.
+	call func(a A) carried
 	// scope names the network or cluster that a policy's scope may speak of; nil: none.
 	scope func(ctx context.Context, p *Platform, v *store.View, c Caller, a A) governance.Scope
+	// hide takes secrets out of a parked call's arguments that their names alone don't tell; nil: they do.
+	hide func(arguments store.Object) store.Object
 }
 
 // outcome writes what an act learned. A refusal beside a nil error is committed with the rows and then answered.
@@ -79,6 +83,7 @@ type Definition struct {
 	arguments reflect.Type
 	result    reflect.Type
 	Verb      *schema.Verb // set by the registry, in a copy of its own, on a copy of its platform's own
+	keyed     bool         // set by the registry: the call path keeps first results under their keys
 
 	decode   func(raw json.RawMessage) (any, error)
 	check    func(ctx context.Context, p *Platform, v *store.View, c Caller, a any) error
@@ -90,11 +95,13 @@ type Definition struct {
 	scope    func(ctx context.Context, p *Platform, v *store.View, c Caller, a any) governance.Scope
 	carry    func(a any) carried
 	preview  func(a any) carried
+	call     func(a any) carried
+	hide     func(arguments store.Object) store.Object
 }
 
 // define erases a handler's types. R is a struct; the call path hands it around as *R.
 func define[A, R any](name string, h handler[A, R]) *Definition {
-	d := &Definition{name: name, arguments: reflect.TypeFor[A](), result: reflect.TypeFor[R]()}
+	d := &Definition{name: name, arguments: reflect.TypeFor[A](), result: reflect.TypeFor[R](), hide: h.hide}
 	d.decode = func(raw json.RawMessage) (any, error) {
 		var a A
 		if err := json.Unmarshal(raw, &a); err != nil {
@@ -136,6 +143,9 @@ func define[A, R any](name string, h handler[A, R]) *Definition {
 	}
 	if h.preview != nil {
 		d.preview = func(a any) carried { return h.preview(a.(A)) }
+	}
+	if h.call != nil {
+		d.call = func(a any) carried { return h.call(a.(A)) }
 	}
 	if h.scope != nil {
 		d.scope = func(ctx context.Context, p *Platform, v *store.View, c Caller, a any) governance.Scope {

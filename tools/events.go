@@ -2,6 +2,7 @@ package tools
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -43,6 +44,9 @@ func (p *Platform) FlushReads(ctx context.Context) error {
 		return nil
 	}
 	return p.DB.Update(ctx, func(tx *store.Tx) error {
+		if err := p.Governance.WriteUses(ctx, tx); err != nil {
+			return err
+		}
 		for _, c := range held {
 			c.fillEvent(tx, "ok")
 			if err := store.PutExecutionEvent(ctx, tx, c.event); err != nil {
@@ -53,9 +57,11 @@ func (p *Platform) FlushReads(ctx context.Context) error {
 	})
 }
 
-// ForgetResults drops the results of calls that were kept for their repetition and are past their time.
+// ForgetResults drops the results and keys of calls that were kept for their repetition and are past their time.
 func (p *Platform) ForgetResults(ctx context.Context) error {
-	return p.DB.Update(ctx, func(tx *store.Tx) error { return store.ForgetResults(ctx, tx) })
+	return p.DB.Update(ctx, func(tx *store.Tx) error {
+		return errors.Join(store.ForgetResults(ctx, tx), store.ForgetKeys(ctx, tx))
+	})
 }
 
 // RunEvents forgets results that are past their time, and writes the events of reads until the context ends, and what is held then.

@@ -2,7 +2,6 @@ package tools_test
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"sync"
 	"testing"
@@ -21,15 +20,38 @@ type host struct {
 	machines map[string]provider.Machine
 	created  []provider.CreateInput
 	fail     error // of the next creations, which leave a machine behind all the same
-	deaf     error // of the next terminations
+	deaf     error // of the next terminations, starts, stops and reboots
+	acted    []string
 	can      []provider.Capability
+	checked  []provider.Connection
+	refuse   error  // of the next checks
 	asked    func() // runs before each creation
 }
 
 var _ provider.Provider = (*host)(nil)
 
+func newHost() *host {
+	return &host{machines: map[string]provider.Machine{}, can: []provider.Capability{provider.CapabilityPower, provider.CapabilitySync}}
+}
+
 func (h *host) Type() string                        { return "local" }
 func (h *host) Capabilities() []provider.Capability { return h.can }
+
+func (h *host) ConfigKeys() []string { return []string{"project"} }
+func (h *host) Regions(context.Context) ([]provider.Region, error) {
+	return []provider.Region{provider.LocalRegion()}, nil
+}
+func (h *host) InstanceTypes(context.Context) ([]provider.InstanceType, error) {
+	return provider.LocalSizes(), nil
+}
+
+// Check refuses what it is told to; the connection is kept to be looked at.
+func (h *host) Check(_ context.Context, c provider.Connection) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checked = append(h.checked, c)
+	return h.refuse
+}
 
 func (h *host) Create(_ context.Context, in provider.CreateInput) (provider.Machine, error) {
 	if h.asked != nil {
@@ -70,9 +92,37 @@ func (h *host) List(context.Context, string) ([]provider.Machine, error) {
 	return all, nil
 }
 
-func (h *host) Start(context.Context, string) error                     { return errors.ErrUnsupported }
-func (h *host) Stop(context.Context, string, provider.StopMode) error   { return errors.ErrUnsupported }
-func (h *host) Reboot(context.Context, string, provider.StopMode) error { return errors.ErrUnsupported }
+func (h *host) Start(_ context.Context, id string) error {
+	return h.act("start", id, provider.Graceful, provider.StatusRunning)
+}
+
+func (h *host) Stop(_ context.Context, id string, mode provider.StopMode) error {
+	return h.act("stop", id, mode, provider.StatusStopped)
+}
+
+func (h *host) Reboot(_ context.Context, id string, mode provider.StopMode) error {
+	return h.act("reboot", id, mode, provider.StatusRunning)
+}
+
+// act notes what was asked of a machine, and does it unless it is told to be deaf.
+func (h *host) act(what, id string, mode provider.StopMode, status provider.Status) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if mode == provider.PowerOff {
+		what += " hard"
+	}
+	h.acted = append(h.acted, what)
+	m, there := h.machines[id]
+	switch {
+	case h.deaf != nil:
+		return h.deaf
+	case !there:
+		return provider.ErrNotFound
+	}
+	m.Status = status
+	h.machines[id] = m
+	return nil
+}
 
 func (h *host) Terminate(_ context.Context, id string) error {
 	h.mu.Lock()
@@ -103,7 +153,7 @@ type site struct {
 
 func newSite(t testing.TB) *site {
 	t.Helper()
-	s := &site{Env: toolstest.New(t), host: &host{machines: map[string]provider.Machine{}}}
+	s := &site{Env: toolstest.New(t), host: newHost()}
 	f := s.Platform.Fleet
 	f.DB, f.StateDir = s.Platform.DB, t.TempDir()
 	f.Providers["local"] = s.host

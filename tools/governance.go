@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"powernode/platform/governance"
 	"powernode/schema"
@@ -12,7 +13,8 @@ import (
 )
 
 func governanceVerbs() []*Definition {
-	return []*Definition{requestConfirmation(), platformPreview(), platformGetOperation(), platformListOperations(), platformWhoami()}
+	return []*Definition{requestConfirmation(), platformPreview(), platformGetOperation(), platformListOperations(), platformWhoami(),
+		platformListPolicies(), platformAuditLog(), platformEmergencyStop(), platformResume(), platformSearchVerbs(), platformCallVerb()}
 }
 
 type whoamiArgs struct{}
@@ -42,17 +44,20 @@ type whoamiPerson struct {
 
 func platformWhoami() *Definition {
 	return define("platform_whoami", handler[whoamiArgs, whoamiResult]{
-		read: func(ctx context.Context, _ *Platform, v *store.View, c Caller, _ whoamiArgs) (whoamiResult, error) {
+		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, _ whoamiArgs) (whoamiResult, error) {
 			account, err := store.AccountByID(ctx, v, c.AccountID)
 			if err != nil {
 				return whoamiResult{}, fmt.Errorf("read the account: %w", err)
 			}
-			people, err := store.Users(ctx, v, c.AccountID)
+			people, err := p.Governance.PeopleOf(ctx, v, c.AccountID)
 			if err != nil {
-				return whoamiResult{}, fmt.Errorf("list people: %w", err)
+				return whoamiResult{}, err
 			}
 			r := whoamiResult{Account: whoamiAccount{account.ID, account.Name}, Caller: whoamiCaller{c.ID, c.Kind, c.Role}, Users: []whoamiPerson{}}
 			for _, u := range people {
+				if u.Note != nil { // nobody whom an administrator has added
+					continue
+				}
 				r.Users = append(r.Users, whoamiPerson{u.ID, u.Email, u.Name})
 			}
 			return r, nil
@@ -118,6 +123,22 @@ func platformPreview() *Definition {
 	})
 }
 
+type callVerbArgs struct {
+	Verb      string          `json:"verb"`
+	Arguments json.RawMessage `json:"arguments"`
+}
+
+// callVerbResult is whatever the called verb answers.
+type callVerbResult struct{}
+
+func platformCallVerb() *Definition {
+	return define("platform_call_verb", handler[callVerbArgs, callVerbResult]{
+		call: func(a callVerbArgs) carried {
+			return carried{verb: a.Verb, verbAt: "/verb", arguments: a.Arguments, argumentsAt: "/arguments"}
+		},
+	})
+}
+
 type getOperationArgs struct {
 	DeferredOperationID store.OperationID `json:"deferred_operation_id"`
 }
@@ -130,16 +151,36 @@ func platformGetOperation() *Definition {
 	return define("platform_get_operation", handler[getOperationArgs, getOperationResult]{
 		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a getOperationArgs) (r getOperationResult, err error) {
 			o, err := store.OperationByID(ctx, v, c.AccountID, a.DeferredOperationID)
-			if errors.Is(err, store.ErrNoRow) || (err == nil && !governance.Readable(o, c)) {
+			if errors.Is(err, store.ErrNoRow) || (err == nil && (!governance.Readable(o, c) || !p.reaches(c, o))) {
 				return r, schema.Errorf(schema.NotFound, "operation not found")
 			}
 			if err != nil {
 				return r, fmt.Errorf("look for the operation: %w", err)
 			}
-			r.Operation, err = p.Governance.Seen(o, c)
+			r.Operation, err = p.seen(o, c)
 			return r, err
 		},
 	})
+}
+
+// reaches says whether a caller's credential is one that an operation may be read with: narrowed to some toolsets, it
+// still learns what became of the calls that it can make.
+func (p *Platform) reaches(c Caller, o store.Operation) bool {
+	if c.Toolsets == nil || slices.Contains(c.Toolsets, "governance") {
+		return true
+	}
+	d, there := p.Lookup(o.Verb)
+	return there && slices.Contains(c.Toolsets, d.Verb.Toolset)
+}
+
+// seen is an operation as a caller may see it: its result is for whoever asked, and not for a credential of theirs that is
+// narrowed to less than the call.
+func (p *Platform) seen(o store.Operation, c Caller) (governance.OperationView, error) {
+	d, there := p.Lookup(o.Verb)
+	if !there || (&call{p: p, d: d, caller: c}).authorise() != nil {
+		c = Caller{}
+	}
+	return p.Governance.Seen(o, c)
 }
 
 type listOperationsArgs struct {
@@ -172,7 +213,7 @@ func platformListOperations() *Definition {
 			r.Operations = make([]governance.OperationView, len(own))
 			for i := range own {
 				if err == nil {
-					r.Operations[i], err = p.Governance.Seen(own[i], c)
+					r.Operations[i], err = p.seen(own[i], c)
 				}
 			}
 			return r, err

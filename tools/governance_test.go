@@ -182,21 +182,28 @@ func TestPlanThatChangedIsStale(t *testing.T) {
 func TestDemotedCallerIsRefusedAtTheReplay(t *testing.T) {
 	t.Parallel()
 	env := toolstest.New(t)
-	env.Update(t, func(ctx context.Context, tx *store.Tx) error {
-		return store.PutToken(ctx, tx, store.Token{ID: "token-1", AccountID: env.Account.ID, Hash: "x", Role: governance.RoleAgent})
-	})
-	env.Caller.TokenID = "token-1"
+	bob := env.AddPerson(t, "bob@example.org", governance.RoleOperator)
+	secret, _ := env.Token(t, "bob@example.org", governance.TokenStatement{Role: governance.RoleOperator})
+	agent := env.Caller
+	env.Caller = env.CallerBy(t, secret)
 	id, _ := parkedCreate(t, env)
-	env.Update(t, func(ctx context.Context, tx *store.Tx) error {
-		return store.PutToken(ctx, tx, store.Token{ID: "token-1", AccountID: env.Account.ID, Hash: "x", Role: governance.RoleViewer})
-	})
+	if _, err := env.SetUser(t, string(bob.UserID), governance.UserStatement{Deed: governance.ChangeUser, Role: governance.RoleViewer}); err != nil {
+		t.Fatal(err)
+	}
 	if err := env.Decide(t, id, governance.Approve); schema.CodeOf(err) != schema.PermissionDenied {
 		t.Errorf("replay of a demoted caller: %v, want permission_denied", err)
 	}
 	if n := clusters(t, env); n != 0 {
 		t.Errorf("%d clusters, want none", n)
 	}
-	toolstest.Has(t, toolstest.Object{"status": "failed"}, operation(t, env, id))
+	env.Caller = agent
+	env.View(t, func(ctx context.Context, v *store.View) error {
+		o, err := store.OperationByID(ctx, v, env.Account.ID, id)
+		if err == nil && o.Status != governance.Failed {
+			t.Errorf("the operation is %s, want failed", o.Status)
+		}
+		return err
+	})
 	events := env.Call(t, "recent_events", toolstest.Object{"source_type": "approval_execution", "status": "refused"})
 	if events["count"] != 1.0 {
 		t.Errorf("recent_events = %v, want the refused execution", events)
@@ -461,7 +468,7 @@ func TestPreviewTellsRefusals(t *testing.T) {
 		t.Errorf("pointer = %v, want one below /arguments", refused.Details["pointer"])
 	}
 	env.Refused(t, "platform_preview", `{"verb": "kubernetes_list_nodes", "arguments": {}}`, schema.InvalidArguments, "no action category")
-	unknown := env.Refused(t, "platform_preview", `{"verb": "kubernetes_decomission_cluster", "arguments": {}}`, schema.InvalidArguments, "is no verb")
+	unknown := env.Refused(t, "platform_preview", `{"verb": "kubernetes_decomission_cluster", "arguments": {}}`, schema.InvalidArguments, "unknown verb")
 	if diff := cmp.Diff([]string{"kubernetes_decommission_cluster"}, unknown.Details["candidates"]); diff != "" {
 		t.Errorf("candidates (-want +got):\n%s", diff)
 	}
@@ -498,7 +505,7 @@ func TestConfirmationRefusesWhatTheVerbWould(t *testing.T) {
 		{"an unknown cluster", `{"action_description": "x", "tool_name": "kubernetes_decommission_cluster", "tool_arguments": {"cluster_id": "gone"}}`, schema.NotFound, "gone"},
 		{"a reader", `{"action_description": "x", "tool_name": "kubernetes_list_nodes", "tool_arguments": {}}`, schema.InvalidArguments, "no action category"},
 		{"itself", `{"action_description": "x", "tool_name": "request_confirmation", "tool_arguments": {}}`, schema.InvalidArguments, "no action category"},
-		{"no verb", `{"action_description": "x", "tool_name": "launch", "tool_arguments": {}}`, schema.InvalidArguments, "is no verb"},
+		{"no verb", `{"action_description": "x", "tool_name": "launch", "tool_arguments": {}}`, schema.InvalidArguments, "unknown verb"},
 		{"no words", `{"action_description": " ", "tool_name": "launch", "tool_arguments": {}}`, schema.InvalidArguments, "Missing required parameters: action_description"},
 		{"wrong arguments", `{"action_description": "x", "tool_name": "kubernetes_create_cluster", "tool_arguments": {"nam": "x"}}`, schema.InvalidArguments, "nam (did you mean name?)"},
 	} {
@@ -681,4 +688,23 @@ func TestResultIsSealedAndItsRequesters(t *testing.T) {
 	if len(sealed) == 0 || strings.Contains(string(sealed), "tenant-a") {
 		t.Error("the stored result is not sealed")
 	}
+}
+
+// TestResumptionLeavesAloneWhatIsApprovedMeanwhile: calls run before a start has settled what was under way.
+func TestResumptionLeavesAloneWhatIsApprovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	args := s.provisionArgs(s.node(t, "n", s.template(t, "t")))
+	s.SetPolicy(t, "system.instance_provision", governance.RequireApproval, governance.Scope{})
+	id := s.Parked(t, "system_provision_instance", args)
+	s.host.asked = func() {
+		if err := s.Platform.ResumeOperations(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	s.Approve(t, id)
+	if n := len(s.Signals(t, "system.operation_failed")); n > 0 {
+		t.Errorf("%d signals system.operation_failed of an operation that ran", n)
+	}
+	proved(t, s.Env)
 }

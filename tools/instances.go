@@ -10,6 +10,7 @@ import (
 
 	"powernode/platform/fleet"
 	"powernode/schema"
+	"powernode/sdwan"
 	"powernode/store"
 )
 
@@ -121,8 +122,9 @@ func instanceFullOf(ctx context.Context, v *store.View, i store.Instance) (insta
 	if report != nil {
 		f.BootID, f.RunningModuleDigests = orNull(report.BootID), report.Modules.V
 	}
-	if h := i.Hold.V; h != nil {
-		f.Hold = &instanceHold{InstanceID: i.ID, Reason: h.Reason, By: h.By, Since: h.Since, ExpiresAt: h.ExpiresAt}
+	if h := fleet.HoldInForce(v, i); h != nil {
+		told := holdOf(i.ID, *h)
+		f.Hold = &told
 	}
 	measured, err := fleet.ConvergenceOf(ctx, v, i, report)
 	if err != nil {
@@ -244,6 +246,9 @@ func (r *provisionResult) tell(ctx context.Context, p *Platform, tx *store.Tx, i
 	r.warned(r.intent.Warnings)
 	r.Hint = &schema.Hint{Verb: "system_get_instance", Text: "The machine is booting: poll this, or wait for the signal system.instance_running."}
 	r.Revision = &i.Revision // of a repetition, the revision at which the first call wrote
+	if err := r.tellEnrollment(ctx, p, tx, i); err != nil {
+		return err
+	}
 	if r.Instance, err = summariseInstance(ctx, &tx.View, i); err != nil || asked.PeerID == "" {
 		return err
 	}
@@ -385,7 +390,8 @@ func refreshInstanceModules() *Definition {
 			return p.Fleet.CheckRefresh(ctx, v, c.AccountID, a.InstanceID, a.ModuleID)
 		},
 		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a refreshArgs) (r refreshResult, err error) {
-			t, err := p.Fleet.RefreshModules(ctx, tx, c.AccountID, a.InstanceID, a.ModuleID, a.ForceResync)
+			asked := sdwan.SyncModules{ModuleID: orNull(string(a.ModuleID)), ForceResync: a.ForceResync}
+			t, err := p.Fleet.RefreshModules(ctx, tx, c.AccountID, a.InstanceID, asked)
 			if err != nil {
 				return r, err
 			}

@@ -428,6 +428,10 @@ func TestRefreshAsksTheAgentAndReadsNoTemplate(t *testing.T) {
 	if len(d.Tasks) != 1 || d.Tasks[0].Command != "sync_modules" || len(d.Modules) != 0 {
 		t.Errorf("document has tasks %v and modules %v, want the one task and no module", d.Tasks, d.Modules)
 	}
+	var asked sdwan.SyncModules // as the agent reads it
+	if err := json.Unmarshal(d.Tasks[0].Parameters, &asked); err != nil || !asked.ForceResync || asked.ModuleID != nil {
+		t.Errorf("the agent is asked %s, want a resync of all modules (%v)", d.Tasks[0].Parameters, err)
+	}
 	s.Refused(t, "system_refresh_instance_modules", toolstest.Object{"instance_id": id, "module_id": s.agent}, schema.PreconditionFailed, "is not assigned")
 
 	s.report(t, id, sdwan.Report{BootID: "b", Tasks: []sdwan.TaskReport{{ID: task, State: "complete", Result: json.RawMessage(`{"checked": 3}`)}}})

@@ -3,6 +3,7 @@ package tools
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"powernode/platform/fleet"
 	"powernode/platform/governance"
@@ -34,9 +35,11 @@ type versionObject struct {
 func versionOf(m store.Module, v store.ModuleVersion) versionObject {
 	return versionObject{ID: v.ID, ModuleID: v.ModuleID, Version: v.Version, VersionNumber: v.VersionNumber, PromotionState: v.PromotionState,
 		Current: m.CurrentVersionID == v.ID, Servable: v.Servable(), MadeBy: v.MadeBy, Manifest: v.Manifest.V, CreatedAt: v.CreatedAt,
-		Artifacts: mapped(v.Artifacts.V, func(a store.VersionArtifact) versionArtifact {
-			return versionArtifact{OS: a.OS, Arch: a.Arch, URL: orNull(a.URL), File: orNull(a.File), SHA256: a.SHA256}
-		})}
+		Artifacts: mapped(v.Artifacts.V, versionArtifactOf)}
+}
+
+func versionArtifactOf(a store.VersionArtifact) versionArtifact {
+	return versionArtifact{OS: a.OS, Arch: a.Arch, URL: orNull(a.URL), File: orNull(a.File), SHA256: a.SHA256}
 }
 
 type listVersionsArgs struct {
@@ -77,57 +80,12 @@ type artifactArgs struct {
 	SHA256 string `json:"sha256"`
 }
 
-// manifestArgs is a manifest as the contract types it; the domain takes it as the object that it is.
-type manifestArgs struct {
-	Dependencies *struct {
-		Requires   []string `json:"requires"`
-		Recommends []string `json:"recommends"`
-		Conflicts  []string `json:"conflicts"`
-		Provides   []string `json:"provides"`
-	} `json:"dependencies"`
-	ConfigSchema store.Object `json:"config_schema"`
-	Packages     []string     `json:"packages"`
-	Services     []struct {
-		Name    string       `json:"name"`
-		Exec    string       `json:"exec"`
-		Args    []string     `json:"args"`
-		Env     store.Object `json:"env"`
-		Restart string       `json:"restart"`
-	} `json:"services"`
-	Files []struct {
-		Path    string `json:"path"`
-		Mode    string `json:"mode"`
-		Content string `json:"content"`
-	} `json:"files"`
-}
-
-// object is the manifest without what was not given.
-func (m *manifestArgs) object() (store.Object, error) {
-	out := store.Object{}
-	if m == nil {
-		return out, nil
-	}
-	raw, err := json.Marshal(m)
-	if err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(raw, &out); err != nil {
-		return nil, err
-	}
-	for key, value := range out {
-		if value == nil {
-			delete(out, key)
-		}
-	}
-	return out, nil
-}
-
 type createVersionArgs struct {
-	ModuleID    store.ModuleID `json:"module_id"`
-	Version     string         `json:"version"`
-	Artifacts   []artifactArgs `json:"artifacts"`
-	Manifest    *manifestArgs  `json:"manifest"`
-	MakeCurrent bool           `json:"make_current"`
+	ModuleID    store.ModuleID  `json:"module_id"`
+	Version     string          `json:"version"`
+	Artifacts   []artifactArgs  `json:"artifacts"`
+	Manifest    json.RawMessage `json:"manifest"` // as the contract types it; the domain takes it as the object that it is
+	MakeCurrent bool            `json:"make_current"`
 }
 
 func (a createVersionArgs) input(c Caller) (fleet.VersionInput, error) {
@@ -138,9 +96,14 @@ func (a createVersionArgs) input(c Caller) (fleet.VersionInput, error) {
 		}
 		in.Artifacts = append(in.Artifacts, store.VersionArtifact(x))
 	}
-	var err error
-	in.Manifest, err = a.Manifest.object()
-	return in, err
+	in.Manifest = store.Object{}
+	if a.Manifest == nil {
+		return in, nil
+	}
+	if err := json.Unmarshal(a.Manifest, &in.Manifest); err != nil {
+		return in, fmt.Errorf("read a manifest: %w", err)
+	}
+	return in, nil
 }
 
 type createVersionResult struct {
@@ -155,15 +118,25 @@ func createModuleVersion() *Definition {
 			if err != nil {
 				return err
 			}
-			return p.Fleet.CheckCreateVersion(ctx, v, c.AccountID, in)
+			if err := p.Fleet.CheckCreateVersion(ctx, v, c.AccountID, in); err != nil || !a.MakeCurrent {
+				return err
+			}
+			m, err := fleet.ModuleByID(ctx, v, c.AccountID, a.ModuleID)
+			if err != nil {
+				return err
+			}
+			category, err := versionCategory(ctx, p, v, c, a)
+			if err != nil {
+				return err
+			}
+			return refuseUnreleased(ctx, p, v, c, category, m, store.ModuleVersion{Version: a.Version, MadeBy: "assistant"})
 		},
 		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a createVersionArgs) (r createVersionResult, err error) {
 			in, err := a.input(c)
 			if err != nil {
 				return r, err
 			}
-			// An operation that runs was approved by a person, who has seen what becomes current.
-			in.Released = tx.Actor().OperationID != ""
+			in.By = releaser(tx, c)
 			v, m, err := p.Fleet.CreateVersion(ctx, tx, c.AccountID, in)
 			if err != nil {
 				return r, err
@@ -176,6 +149,30 @@ func createModuleVersion() *Definition {
 		},
 		categoryIn: versionCategory,
 	})
+}
+
+// releaser says whether a person stands behind a call: who calls, or who approved the operation that runs.
+func releaser(tx *store.Tx, c Caller) fleet.Release {
+	if c.Human() || tx.Actor().OperationID != "" {
+		return fleet.ByPerson
+	}
+	return fleet.ByNobody
+}
+
+// refuseUnreleased refuses to have a version served that no person stands behind, where policy would let the call run
+// without one: loosening a policy releases nothing.
+func refuseUnreleased(ctx context.Context, p *Platform, v *store.View, c Caller, category string, m store.Module, version store.ModuleVersion) error {
+	if c.Human() || version.Released() {
+		return nil
+	}
+	verdict, err := p.Governance.Decide(ctx, v, c, category, governance.Scope{})
+	if err != nil {
+		return err
+	}
+	if verdict == governance.RequireApproval || verdict == governance.Block {
+		return nil
+	}
+	return fleet.NotReleased(m, version)
 }
 
 // versionCategory gates a version that becomes current by the stricter of the two categories that it concerns.

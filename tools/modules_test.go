@@ -21,7 +21,7 @@ func TestAnAccountStartsWithEnoughToProvision(t *testing.T) {
 	toolstest.Has(t, toolstest.Object{"count": 3.0}, s.Call(t, "system_list_instance_types", nil))
 	providers := s.Call(t, "system_list_providers", nil)["providers"].([]any)
 	got := s.Call(t, "system_get_provider", toolstest.Object{"id": providers[0].(toolstest.Object)["id"]})
-	toolstest.Has(t, toolstest.Object{"provider": toolstest.Object{"name": "local", "provider_type": "local", "enabled": true}, "capabilities": []any{}}, got)
+	toolstest.Has(t, toolstest.Object{"provider": toolstest.Object{"name": "local", "provider_type": "local", "enabled": true}, "capabilities": []any{"power", "sync"}}, got)
 	s.provision(t, s.node(t, "a", s.template(t, "plain")))
 }
 
@@ -85,10 +85,10 @@ func TestCreateModuleVersionRefusals(t *testing.T) {
 			"files": []any{toolstest.Object{"path": "/etc/k3s-server/../ssh/x", "content": "x"}}}}, schema.InvalidArguments, "file path refused: it must be clean"},
 		{"a service through a shell", toolstest.Object{"module_id": s.server, "version": "v2", "manifest": toolstest.Object{
 			"services": []any{toolstest.Object{"name": "x", "exec": "sh -c true"}}}}, schema.InvalidArguments, "service x must be an argument vector"},
-		{"files, which a later version places", toolstest.Object{"module_id": s.server, "version": "v2", "manifest": toolstest.Object{
-			"files": []any{toolstest.Object{"path": "/etc/k3s-server/x", "content": "x"}}}}, schema.PreconditionFailed, "not available yet: a manifest with files"},
-		{"packages", toolstest.Object{"module_id": s.server, "version": "v2", "manifest": toolstest.Object{"packages": []string{"jq"}}},
-			schema.PreconditionFailed, "not available yet: a manifest with packages"},
+		{"a requirement of itself", toolstest.Object{"module_id": s.server, "version": "v2", "manifest": toolstest.Object{
+			"dependencies": toolstest.Object{"requires": []string{"k3s-server"}}}}, schema.InvalidArguments, "dependencies.requires names the module itself"},
+		{"a config_schema that is none", toolstest.Object{"module_id": s.server, "version": "v2", "manifest": toolstest.Object{
+			"config_schema": toolstest.Object{"type": 7}}}, schema.InvalidArguments, "config_schema is no schema"},
 		{"a manifest's key that is none", toolstest.Object{"module_id": s.server, "version": "v2", "manifest": toolstest.Object{"sudoers": "x"}},
 			schema.InvalidArguments, "Undeclared parameters: manifest.sudoers"},
 	} {
@@ -127,6 +127,9 @@ func TestAssistantsVersionIsServedOnlyOnceAPersonStandsBehindIt(t *testing.T) {
 	template := s.template(t, "servers")
 	s.join(t, template, s.server, nil)
 	id := s.provision(t, s.node(t, "a", template))
+	if _, err := s.Platform.Fleet.OpenArtifact(t.Context(), s.instance(t, id), kept.SHA256); schema.CodeOf(err) != schema.NotFound {
+		t.Errorf("before a person released it, an agent that asks for the artefact gets %v", err)
+	}
 	operation := s.Parked(t, "system_create_module_version", toolstest.Object{"module_id": s.server, "version": "own-2", "artifacts": artifacts, "make_current": true})
 	toolstest.Has(t, toolstest.Object{"operation": toolstest.Object{"action_category": "system.module_version_set_current"}},
 		s.Call(t, "platform_get_operation", toolstest.Object{"deferred_operation_id": operation}))
@@ -135,6 +138,11 @@ func TestAssistantsVersionIsServedOnlyOnceAPersonStandsBehindIt(t *testing.T) {
 	d := s.document(t, id)
 	if len(d.Modules) != 1 || d.Modules[0].Version != "own-2" || d.Modules[0].Artifact.SHA256 != kept.SHA256 {
 		t.Errorf("document has modules %+v, want own-2", d.Modules)
+	}
+	if f, err := s.Platform.Fleet.OpenArtifact(t.Context(), s.instance(t, id), kept.SHA256); err != nil {
+		t.Errorf("after it was released: %v", err)
+	} else if err := f.Close(); err != nil {
+		t.Error(err)
 	}
 	if n := len(s.Signals(t, "system.module_version_changed")); n != 1 {
 		t.Errorf("%d signals, want 1", n)
@@ -185,7 +193,9 @@ func TestVersionThatMachinesCannotRunIsNotMadeCurrent(t *testing.T) {
 	}
 	s.Refused(t, "system_create_module_version", toolstest.Object{"module_id": s.server, "version": "none", "make_current": true},
 		schema.PreconditionFailed, "an architecture in use has no artefact")
-	s.Call(t, "system_create_module_version", arm("arm", false))
+	made := s.Call(t, "system_create_module_version", arm("arm", false))
+	s.Refused(t, "system_set_current_module_version", toolstest.Object{"module_id": s.server, "module_version_id": at(t, made, "version", "id")},
+		schema.PreconditionFailed, "an architecture in use has no artefact: amd64, of instance a")
 }
 
 func TestFileOfAVersionMustHaveItsDigest(t *testing.T) {

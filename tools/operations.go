@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"powernode/platform/governance"
@@ -36,6 +37,11 @@ func (p *Platform) Decide(ctx context.Context, acct store.AccountID, d governanc
 			return governance.OperationView{}, err
 		}
 	}
+	release, err := p.alone(ctx, runsAs(o.ID)) // from before the approval until its outcome: a resumption leaves it to this
+	if err != nil {
+		return governance.OperationView{}, err
+	}
+	defer release()
 	err = p.DB.Update(ctx, func(tx *store.Tx) error {
 		var err error
 		if o, u, err = p.Governance.CheckDecision(ctx, &tx.View, acct, d); err != nil { // of two at once, one wins
@@ -55,6 +61,9 @@ func (p *Platform) Decide(ctx context.Context, acct store.AccountID, d governanc
 	view, err := p.operation(ctx, governance.PersonCaller(u), o.ID)
 	return view, errors.Join(err, failed)
 }
+
+// runsAs names an operation that is being decided and carried out.
+func runsAs(id store.OperationID) string { return "operation/" + string(id) }
 
 // holdsStill computes an operation's plan again: one that comes out different, or not at all, is stale. What the caller
 // may no longer do is no matter of the plan; the replay refuses it.
@@ -159,7 +168,8 @@ func (p *Platform) operation(ctx context.Context, reader Caller, id store.Operat
 	return view, err
 }
 
-// ResumeOperations carries out, at a start, what was approved and not begun, and fails what was cut off.
+// ResumeOperations carries out, at a start, what was approved and not begun, and fails what was cut off. Calls may run by
+// then: what is decided meanwhile is left alone.
 func (p *Platform) ResumeOperations(ctx context.Context) error {
 	return p.eachAccount(ctx, func(acct store.AccountID) error {
 		var resumable []store.Operation
@@ -173,12 +183,16 @@ func (p *Platform) ResumeOperations(ctx context.Context) error {
 				return fmt.Errorf("list running operations: %w", err)
 			}
 			for _, o := range cut {
+				if p.calls.busy(runsAs(o.ID)) { // approved since the start
+					continue
+				}
 				cause := schema.Errorf(schema.Unavailable, "the platform ended while it ran: its target says what was done")
 				if err := p.Governance.FailedWith(ctx, tx, o.ID, acct, cause); err != nil {
 					return err
 				}
 			}
 			resumable, err = p.disregardForged(ctx, tx, acct)
+			resumable = slices.DeleteFunc(resumable, func(o store.Operation) bool { return p.calls.busy(runsAs(o.ID)) })
 			return err
 		})
 		if err != nil {

@@ -27,7 +27,7 @@ func page[T any](verb string, filter any, limit int, cursor string, rows []T, ke
 	if cursor != "" {
 		c, ok := readCursor(cursor)
 		if !ok || string(c.Sum) != string(sum) {
-			return nil, Page{}, schema.InvalidArgument("/cursor", cursor, "cursor is not one that this verb issued")
+			return nil, Page{}, errCursor(cursor)
 		}
 		start = min(c.Position, len(rows))
 		for i, row := range rows {
@@ -44,14 +44,25 @@ func page[T any](verb string, filter any, limit int, cursor string, rows []T, ke
 	out := append([]T{}, rows[start:end]...)
 	answer := Page{Count: int64(len(rows)), HasMore: end < len(rows)}
 	if answer.HasMore && end > start {
-		next, err := json.Marshal(place{Sum: sum, Key: key(rows[end-1]), Position: end})
-		if err != nil {
-			return nil, Page{}, fmt.Errorf("encode a cursor: %w", err)
+		if answer.NextCursor, err = (place{Sum: sum, Key: key(rows[end-1]), Position: end}).spelt(); err != nil {
+			return nil, Page{}, err
 		}
-		spelt := base64.RawURLEncoding.EncodeToString(next)
-		answer.NextCursor = &spelt
 	}
 	return out, answer, nil
+}
+
+func errCursor(given string) error {
+	return schema.InvalidArgument("/cursor", given, "cursor is not one that this verb issued")
+}
+
+// spelt is the place as a cursor.
+func (p place) spelt() (*string, error) {
+	raw, err := json.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("encode a cursor: %w", err)
+	}
+	cursor := base64.RawURLEncoding.EncodeToString(raw)
+	return &cursor, nil
 }
 
 func cursorSum(verb string, filter any) ([]byte, error) {

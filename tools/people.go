@@ -24,6 +24,14 @@ const (
 	PeoplePreparePolicy = "prepare_policy" // PreparePolicyRequest → governance.PolicyStatement
 	PeopleSetPolicy     = "set_policy"     // governance.PolicyInput → governance.PolicyView
 	PeopleVerify        = "verify"         // → governance.Proof
+	PeopleAccount       = "account"        // → AccountAnswer
+	PeopleUsers         = "users"          // → UsersAnswer
+	PeoplePrepareUser   = "prepare_user"   // PrepareUserRequest → governance.UserStatement
+	PeopleSetUser       = "set_user"       // governance.UserInput → governance.PersonView
+	PeopleTokens        = "tokens"         // → TokensAnswer
+	PeoplePrepareToken  = "prepare_token"  // PrepareTokenRequest → governance.TokenStatement
+	PeopleSetToken      = "set_token"      // governance.TokenInput → governance.TokenView
+	PeopleRevokeToken   = "revoke_token"   // governance.RevocationInput → governance.TokenView
 )
 
 // KeyState says whose human key stands.
@@ -34,6 +42,14 @@ type KeyState struct {
 	Email     *string         `json:"email"`
 	Name      *string         `json:"name"`
 	PublicKey []byte          `json:"public_key"`
+	Keys      []KeyHolder     `json:"keys"` // all that stand, oldest first; the one above is the latest
+}
+
+// KeyHolder is somebody who can sign.
+type KeyHolder struct {
+	UserID    store.UserID `json:"user_id"`
+	Email     string       `json:"email"`
+	PublicKey []byte       `json:"public_key"`
 }
 
 // OperationsRequest narrows a list of operations.
@@ -59,6 +75,16 @@ type OperationAnswer struct {
 	Irreversible []string                      `json:"irreversible"`
 	Statement    *governance.DecisionStatement `json:"statement"`
 	Failed       *schema.Error                 `json:"failed"` // why an approved one could not be done, or a pending one can't
+	Releases     []Release                     `json:"releases"`
+}
+
+// Release is what a pending operation would let machines have: the content of a module's version, which the plan only names.
+type Release struct {
+	Module    string            `json:"module"`
+	Version   string            `json:"version"`
+	MadeBy    string            `json:"made_by"`
+	Artifacts []versionArtifact `json:"artifacts"`
+	Manifest  json.RawMessage   `json:"manifest"`
 }
 
 // PreparePolicyRequest asks for the statement that a person signs to set a policy; verdict "unset" takes one back.
@@ -95,6 +121,47 @@ func (p *Platform) People(ctx context.Context, acct store.AccountID, request str
 	case PeopleVerify:
 		return p.verify(ctx)
 	}
+	return p.identity(ctx, acct, request, body)
+}
+
+// identity answers what concerns people and credentials.
+func (p *Platform) identity(ctx context.Context, acct store.AccountID, request string, body json.RawMessage) (any, error) {
+	switch request {
+	case PeopleAccount:
+		return p.accountFor(ctx, acct)
+	case PeopleUsers:
+		return viewed(ctx, p, func(v *store.View) (a UsersAnswer, err error) {
+			a.Users, err = p.Governance.PeopleOf(ctx, v, acct)
+			return a, err
+		})
+	case PeoplePrepareUser:
+		return asked(body, func(in PrepareUserRequest) (any, error) { return p.prepareUser(ctx, acct, in) })
+	case PeopleSetUser:
+		return asked(body, func(in governance.UserInput) (any, error) {
+			return signed(ctx, p, in.User.SignedBy, "user", func(tx *store.Tx) (governance.PersonView, error) {
+				return p.Governance.SetUser(ctx, tx, acct, in)
+			})
+		})
+	case PeopleTokens:
+		return viewed(ctx, p, func(v *store.View) (a TokensAnswer, err error) {
+			a.Tokens, err = p.Governance.TokensOf(ctx, v, acct)
+			return a, err
+		})
+	case PeoplePrepareToken:
+		return asked(body, func(in PrepareTokenRequest) (any, error) { return p.prepareToken(ctx, acct, in) })
+	case PeopleSetToken:
+		return asked(body, func(in governance.TokenInput) (any, error) {
+			return signed(ctx, p, in.Token.SignedBy, "token", func(tx *store.Tx) (governance.TokenView, error) {
+				return p.Governance.SetToken(ctx, tx, acct, in)
+			})
+		})
+	case PeopleRevokeToken:
+		return asked(body, func(in governance.RevocationInput) (any, error) {
+			return signed(ctx, p, in.Revocation.SignedBy, "token", func(tx *store.Tx) (governance.TokenView, error) {
+				return p.Governance.RevokeToken(ctx, tx, acct, in)
+			})
+		})
+	}
 	return nil, schema.Errorf(schema.NotFound, "no such request: %s", shortQuote(request))
 }
 
@@ -112,7 +179,7 @@ func (p *Platform) keyState(ctx context.Context, acct store.AccountID) (s KeySta
 		if err != nil {
 			return fmt.Errorf("read the account: %w", err)
 		}
-		s = KeyState{AccountID: acct, Account: account.Name}
+		s = KeyState{AccountID: acct, Account: account.Name, Keys: []KeyHolder{}}
 		k, err := p.Governance.StandingKey(ctx, v, acct)
 		if errors.Is(err, &schema.Error{Code: schema.PreconditionFailed}) {
 			return nil
@@ -121,6 +188,15 @@ func (p *Platform) keyState(ctx context.Context, acct store.AccountID) (s KeySta
 			return err
 		}
 		s.UserID, s.Email, s.PublicKey = &k.UserID, &k.Email, k.Public
+		keys, err := p.Governance.Keys(ctx, v, acct)
+		if err != nil {
+			return err
+		}
+		for _, k := range keys {
+			if k.Until == 0 {
+				s.Keys = append(s.Keys, KeyHolder{k.UserID, k.Email, k.Public})
+			}
+		}
 		u, err := store.UserByRef(ctx, v, acct, string(k.UserID))
 		if errors.Is(err, store.ErrNoRow) {
 			return nil
@@ -197,11 +273,12 @@ func (p *Platform) asItIs(ctx context.Context, o store.Operation, a *OperationAn
 	if err != nil {
 		return err
 	}
-	var shown any
-	if err := json.Unmarshal(arguments, &shown); err != nil {
-		return fmt.Errorf("read the arguments of operation %s: %w", o.ID, err)
+	a.Operation.Arguments, a.Effects = nil, []governance.Effect{}
+	if d, there := p.Lookup(o.Verb); there {
+		if a.Operation.Arguments, err = d.shown(arguments); err != nil {
+			return err
+		}
 	}
-	a.Operation.Arguments, a.Effects = governance.Mask(shown), []governance.Effect{}
 	c, plan, err := p.planAgain(ctx, o)
 	var refused *schema.Error
 	switch {
@@ -215,7 +292,34 @@ func (p *Platform) asItIs(ctx context.Context, o store.Operation, a *OperationAn
 		a.Effects = governance.Effects(plan)
 	}
 	a.Operation.Effects = a.Effects
-	return nil
+	return p.DB.View(ctx, func(v *store.View) (err error) {
+		a.Releases, err = releases(ctx, v, o.AccountID, a.Effects)
+		return err
+	})
+}
+
+// releases are the versions that a plan moves on, for the person who decides whether machines get them.
+func releases(ctx context.Context, v *store.View, acct store.AccountID, effects []governance.Effect) ([]Release, error) {
+	out := []Release{}
+	for _, e := range effects {
+		if next, moves := e.After["promotion_state"]; e.ID == nil || e.ResourceType != "System::NodeModuleVersion" || !moves || next == "retired" {
+			continue
+		}
+		version, err := store.ModuleVersionByID(ctx, v, acct, store.ModuleVersionID(*e.ID))
+		if err != nil {
+			return nil, fmt.Errorf("read the version to release: %w", err)
+		}
+		if version.EverLive {
+			continue // machines have had it
+		}
+		m, err := store.ModuleByID(ctx, v, acct, version.ModuleID)
+		if err != nil {
+			return nil, fmt.Errorf("read the module to release: %w", err)
+		}
+		out = append(out, Release{Module: m.Name, Version: version.Version, MadeBy: version.MadeBy, Manifest: version.Manifest.V,
+			Artifacts: mapped(version.Artifacts.V, versionArtifactOf)})
+	}
+	return out, nil
 }
 
 func operationNamed(ctx context.Context, v *store.View, acct store.AccountID, id string) (store.Operation, error) {

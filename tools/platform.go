@@ -22,10 +22,13 @@ type Platform struct {
 	Governance *governance.Service
 	Log        zerolog.Logger
 
-	verbs map[string]*Definition
-	order []*Definition // by name
-	calls calls
-	reads reads
+	verbs  map[string]*Definition
+	order  []*Definition // by name
+	calls  calls
+	reads  reads
+	search verbIndex
+
+	sensing sensing
 }
 
 // Verbs are the platform's definitions, by name.

@@ -14,13 +14,19 @@ func definitions() []*Definition {
 	for _, list := range [][]*Definition{
 		governanceVerbs(),
 		signalVerbs(),
+		sensorVerbs(),
 		kubernetesVerbs(),
 		nodeVerbs(),
 		instanceVerbs(),
+		powerVerbs(),
+		cordonVerbs(),
+		livenessVerbs(),
 		templateVerbs(),
+		platformVerbs(),
 		moduleVerbs(),
 		assignmentVerbs(),
 		providerVerbs(),
+		connectionVerbs(),
 		taskVerbs(),
 		networkVerbs(),
 		peerVerbs(),
@@ -36,12 +42,15 @@ func definitions() []*Definition {
 	return all
 }
 
-// Register binds the contract's declarations to the verbs' behaviour. A declaration without behaviour, or behaviour
+// Register binds the contract's declarations to the verbs' behaviour, and the fleet's controllers to the emergency stop. A declaration without behaviour, or behaviour
 // without a declaration, is an error: nothing is listed that doesn't run. What has both is registered all the same.
 func (p *Platform) Register() error {
 	contract, err := schema.Verbs()
 	if err != nil {
 		return err
+	}
+	if p.Fleet != nil {
+		p.Fleet.Stopped = p.stopped
 	}
 	var faults []error
 	p.verbs, p.order = map[string]*Definition{}, nil
@@ -59,7 +68,7 @@ func (p *Platform) Register() error {
 			continue
 		}
 		own := *d // definitions are shared between platforms of one process
-		own.Verb = v
+		own.Verb, own.keyed = v, repeatable(v)
 		p.verbs[v.Name] = &own
 		p.order = append(p.order, &own)
 	}

@@ -29,7 +29,12 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{Env: toolstest.New(t)}
+	return labIn(t, toolstest.New(t))
+}
+
+func labIn(t *testing.T, env *toolstest.Env) *lab {
+	t.Helper()
+	l := &lab{Env: env}
 	l.Platform.Fleet.DB = l.Platform.DB
 	l.Platform.Network.PlatformURL = func() string { return "https://192.0.2.1:7443" }
 	l.Platform.Network.CAFingerprint = func() string { return "c0ffee" }

@@ -13,7 +13,7 @@ import (
 )
 
 func signalVerbs() []*Definition {
-	return []*Definition{recentEvents(), recentSignals(), watchSignals()}
+	return []*Definition{recentEvents(), recentSignals(), watchSignals(), inspectCorrelation(), attributeFailure()}
 }
 
 type recentEventsArgs struct {
@@ -175,18 +175,33 @@ func watchedFrom(c Caller, a watchArgs) (watched, bool) {
 
 func watchSignals() *Definition {
 	return define("system_watch_signals", handler[watchArgs, watchResult]{
-		check: func(_ context.Context, _ *Platform, _ *store.View, c Caller, a watchArgs) error {
-			if _, ours := watchedFrom(c, a); !ours {
+		check: func(ctx context.Context, _ *Platform, v *store.View, c Caller, a watchArgs) error {
+			at, ours := watchedFrom(c, a)
+			if !ours {
 				return schema.InvalidArgument("/after", *a.After, "cursor is not one that this verb issued")
 			}
 			if a.KindPrefix != nil && len(signal.WithPrefix(*a.KindPrefix)) == 0 {
 				return schema.InvalidArgument("/kind_prefix", *a.KindPrefix, "unknown signal kind %s: no kind begins so at a dot or word border",
 					shortQuote(*a.KindPrefix)).WithCandidates(signal.Near(*a.KindPrefix))
 			}
-			return nil
+			if a.After == nil {
+				return nil
+			}
+			return retained(ctx, v, at)
 		},
 		wait: awaitSignals,
 	})
+}
+
+// retained refuses a place below which retention has removed signals: one of them may be missed from there on.
+func retained(ctx context.Context, v *store.View, at watched) error {
+	horizon, err := store.SignalHorizon(ctx, v, at.Account)
+	if err != nil || at.After >= horizon {
+		return err
+	}
+	at.After = horizon
+	return schema.Errorf(schema.PreconditionFailed, "the cursor is older than what is kept: signals after it may be gone").
+		WithDetail("oldest", at.String()).WithHint("system_watch_signals", "Pass details.oldest as after, or no after to go on from now.")
 }
 
 func awaitSignals(ctx context.Context, p *Platform, c Caller, a watchArgs) (watchResult, error) {

@@ -3,14 +3,16 @@ package tools
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
+	"powernode/platform/fleet"
 	"powernode/schema"
 	"powernode/store"
 )
 
-func taskVerbs() []*Definition { return []*Definition{listTasks(), getTask()} }
+func taskVerbs() []*Definition {
+	return []*Definition{listTasks(), getTask(), cancelTask(), abortTask()}
+}
 
 type taskObject struct {
 	ID           store.TaskID `json:"id"`
@@ -112,11 +114,53 @@ func awaitTask(ctx context.Context, p *Platform, c Caller, a getTaskArgs) (getTa
 
 func readTask(ctx context.Context, p *Platform, c Caller, id store.TaskID) (t store.Task, err error) {
 	err = p.DB.View(ctx, func(v *store.View) error {
-		t, err = store.TaskByID(ctx, v, c.AccountID, id)
-		if errors.Is(err, store.ErrNoRow) {
-			return schema.Errorf(schema.NotFound, "task not found")
-		}
+		t, err = fleet.TaskByID(ctx, v, c.AccountID, id)
 		return err
 	})
 	return t, err
+}
+
+type taskIDArgs struct {
+	ID store.TaskID `json:"id"`
+}
+
+type cancelTaskResult struct {
+	Cancelled bool       `json:"cancelled"`
+	Task      taskObject `json:"task"`
+	Written
+}
+
+func cancelTask() *Definition {
+	return define("system_cancel_task", handler[taskIDArgs, cancelTaskResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a taskIDArgs) error {
+			return p.Fleet.CheckCancel(ctx, v, c.AccountID, a.ID)
+		},
+		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a taskIDArgs) (cancelTaskResult, error) {
+			t, err := p.Fleet.Cancel(ctx, tx, c.AccountID, a.ID)
+			return cancelTaskResult{Cancelled: err == nil, Task: taskOf(t)}, err
+		},
+	})
+}
+
+type abortTaskArgs struct {
+	ID     store.TaskID `json:"id"`
+	Reason string       `json:"reason"`
+}
+
+type abortTaskResult struct {
+	Aborted bool       `json:"aborted"`
+	Task    taskObject `json:"task"`
+	Written
+}
+
+func abortTask() *Definition {
+	return define("system_abort_task", handler[abortTaskArgs, abortTaskResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a abortTaskArgs) error {
+			return p.Fleet.CheckAbort(ctx, v, c.AccountID, a.ID)
+		},
+		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a abortTaskArgs) (abortTaskResult, error) {
+			t, err := p.Fleet.Abort(ctx, tx, c.AccountID, a.ID, a.Reason)
+			return abortTaskResult{Aborted: err == nil, Task: taskOf(t)}, err
+		},
+	})
 }

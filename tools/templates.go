@@ -10,7 +10,8 @@ import (
 )
 
 func templateVerbs() []*Definition {
-	return []*Definition{createTemplate(), deleteTemplate(), assignModuleToTemplate(), updateTemplateModule(), listTemplates(), getTemplate()}
+	return []*Definition{createTemplate(), updateTemplate(), cloneTemplate(), deleteTemplate(), assignModuleToTemplate(), updateTemplateModule(),
+		unassignModuleFromTemplate(), listTemplates(), getTemplate(), discoverTemplates(), composePreviewTemplate()}
 }
 
 type templateObject struct {
@@ -79,6 +80,111 @@ func createTemplate() *Definition {
 			r.Template = templateOf(t)
 			r.Hint = &schema.Hint{Verb: "system_assign_module_to_template", Text: "Joins modules to the template, one by one."}
 			return r, err
+		},
+	})
+}
+
+type updateTemplateArgs struct {
+	TemplateID  store.TemplateID `json:"template_id"`
+	Name        *string          `json:"name"`
+	Description *string          `json:"description"`
+	Enabled     *bool            `json:"enabled"`
+	Public      *bool            `json:"public"`
+	AdminUser   *string          `json:"admin_user"`
+	Config      store.Object     `json:"config"`
+}
+
+func (a updateTemplateArgs) change() fleet.TemplateChange {
+	return fleet.TemplateChange{Name: a.Name, Description: a.Description, Enabled: a.Enabled, Public: a.Public, AdminUser: a.AdminUser, Config: a.Config}
+}
+
+func updateTemplate() *Definition {
+	return define("system_update_template", handler[updateTemplateArgs, createTemplateResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a updateTemplateArgs) error {
+			if a.Name == nil && a.Description == nil && a.Enabled == nil && a.Public == nil && a.AdminUser == nil && a.Config == nil {
+				return nothingToUpdate("name", "description", "enabled", "public", "admin_user", "config")
+			}
+			return p.Fleet.CheckUpdateTemplate(ctx, v, c.AccountID, a.TemplateID, a.change())
+		},
+		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a updateTemplateArgs) (r createTemplateResult, err error) {
+			t, err := p.Fleet.UpdateTemplate(ctx, tx, c.AccountID, a.TemplateID, a.change())
+			r.Template = templateOf(t)
+			return r, err
+		},
+	})
+}
+
+type cloneTemplateArgs struct {
+	TemplateID store.TemplateID `json:"template_id"`
+	Name       string           `json:"name"`
+}
+
+type cloneTemplateResult struct {
+	Template templateObject    `json:"template"`
+	Modules  []templatedModule `json:"modules"`
+	Written
+}
+
+func cloneTemplate() *Definition {
+	return define("system_clone_template", handler[cloneTemplateArgs, cloneTemplateResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a cloneTemplateArgs) error {
+			return p.Fleet.CheckCloneTemplate(ctx, v, c.AccountID, a.TemplateID, a.Name)
+		},
+		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a cloneTemplateArgs) (r cloneTemplateResult, err error) {
+			t, warnings, err := p.Fleet.CloneTemplate(ctx, tx, c.AccountID, a.TemplateID, a.Name)
+			if err != nil {
+				return r, err
+			}
+			r.Template = templateOf(t)
+			r.warned(warnings)
+			r.Modules, err = templatedModules(ctx, &tx.View, t)
+			return r, err
+		},
+	})
+}
+
+type unassignModuleArgs struct {
+	TemplateID store.TemplateID `json:"template_id"`
+	ModuleID   store.ModuleID   `json:"module_id"`
+}
+
+type unassignModuleResult struct {
+	Unassigned    bool `json:"unassigned"`
+	AlreadyAbsent bool `json:"already_absent"`
+	Written
+}
+
+func unassignModuleFromTemplate() *Definition {
+	return define("system_unassign_module_from_template", handler[unassignModuleArgs, unassignModuleResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a unassignModuleArgs) error {
+			_, err := p.Fleet.JoinExists(ctx, v, c.AccountID, a.TemplateID, a.ModuleID)
+			return err
+		},
+		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a unassignModuleArgs) (r unassignModuleResult, err error) {
+			there, err := p.Fleet.JoinExists(ctx, &tx.View, c.AccountID, a.TemplateID, a.ModuleID)
+			if err != nil {
+				return r, err
+			}
+			if !there {
+				r.AlreadyAbsent, r.dry = true, true
+				return r, nil
+			}
+			j, err := p.Fleet.Unassign(ctx, tx, c.AccountID, a.TemplateID, a.ModuleID)
+			if err != nil {
+				return r, err
+			}
+			r.Unassigned = true
+			if r.joined(j); r.Hint != nil {
+				r.Hint.Text = "Nodes keep their assignments; with purge_stale it removes those that came from the template."
+			}
+			return r, nil
+		},
+		categoryIn: func(ctx context.Context, p *Platform, v *store.View, c Caller, a unassignModuleArgs) (string, error) {
+			there, err := p.Fleet.JoinExists(ctx, v, c.AccountID, a.TemplateID, a.ModuleID)
+			if err != nil || !there {
+				return "", err // there is nothing to take away, and nobody is asked
+			}
+			return "system.template_module_unassign", nil
 		},
 	})
 }
@@ -274,6 +380,24 @@ type templatedModule struct {
 	Config           store.Object           `json:"config"`
 }
 
+// templatedModules are a template's modules, as the template has them.
+func templatedModules(ctx context.Context, v *store.View, t store.Template) ([]templatedModule, error) {
+	joins, err := store.TemplateModules(ctx, v, t.AccountID, t.ID)
+	if err != nil {
+		return nil, err
+	}
+	out := []templatedModule{}
+	for _, j := range joins {
+		m, err := store.ModuleByID(ctx, v, t.AccountID, j.ModuleID)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, templatedModule{ID: m.ID, Name: m.Name, Variety: m.Variety, TemplateModuleID: j.ID, Enabled: j.Enabled,
+			Priority: j.Priority, Config: j.Config.V})
+	}
+	return out, nil
+}
+
 type getTemplateResult struct {
 	Template  templateObject    `json:"template"`
 	Modules   []templatedModule `json:"modules"`
@@ -287,18 +411,9 @@ func getTemplate() *Definition {
 			if err != nil {
 				return r, err
 			}
-			joins, err := store.TemplateModules(ctx, v, c.AccountID, t.ID)
-			if err != nil {
+			r.Template = templateOf(t)
+			if r.Modules, err = templatedModules(ctx, v, t); err != nil {
 				return r, err
-			}
-			r.Template, r.Modules = templateOf(t), []templatedModule{}
-			for _, j := range joins {
-				m, err := store.ModuleByID(ctx, v, c.AccountID, j.ModuleID)
-				if err != nil {
-					return r, err
-				}
-				r.Modules = append(r.Modules, templatedModule{ID: m.ID, Name: m.Name, Variety: m.Variety, TemplateModuleID: j.ID, Enabled: j.Enabled,
-					Priority: j.Priority, Config: j.Config.V})
 			}
 			users, err := store.Nodes(ctx, v, c.AccountID, t.ID)
 			r.NodeCount = len(users)

@@ -259,6 +259,10 @@ func TestApplyKeepsWhatAPersonChanged(t *testing.T) {
 	if diff := cmp.Diff([]any{"changed_by_hand"}, codes(got)); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
+	const both = "module k3s-server keeps priority 7, which was set by hand; the template says 200"
+	if text := objects(t, got["warnings"])[0]["text"]; text != both {
+		t.Errorf("the warning says %q, want %q", text, both)
+	}
 	toolstest.Has(t, toolstest.Object{"priority": 7.0, "config": gold}, s.assignment(t, node))
 
 	// Equal again: from now on it follows.

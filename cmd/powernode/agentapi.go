@@ -30,6 +30,7 @@ const reportSeconds = 30
 type agentAPI struct {
 	p       *tools.Platform
 	reports *reports
+	program *agentProgram
 	log     zerolog.Logger
 }
 
@@ -54,7 +55,7 @@ func (a *agentAPI) Enroll(ctx context.Context, in nodeapi.EnrollRequest) (nodeap
 		return err
 	})
 	return nodeapi.EnrollAnswer{InstanceID: string(e.InstanceID), NodeID: string(e.NodeID), CertificateID: string(e.CertificateID),
-		CertPEM: e.CertPEM, CAChainPEM: e.CAPEM, NotAfter: e.NotAfter, RenewAfter: e.RenewAfter, PlatformURLs: a.p.Fleet.PlatformURLs()}, wireError(err)
+		CertPEM: e.CertPEM, CAChainPEM: e.CAPEM, NotAfter: e.NotAfter, RenewAfter: e.RenewAfter, PlatformURLs: a.p.Fleet.AgentURLs(e.Variety)}, wireError(err)
 }
 
 func (a *agentAPI) Refresh(ctx context.Context, id nodeapi.Identity, in nodeapi.RefreshRequest) (nodeapi.RefreshAnswer, error) {
@@ -208,6 +209,10 @@ func (a *agentAPI) Artifact(ctx context.Context, id nodeapi.Identity, sha256 str
 	}
 	file, err := a.p.Fleet.OpenArtifact(ctx, instance, sha256)
 	return file, wireError(err)
+}
+
+func (a *agentAPI) AgentProgram(_ context.Context, sum string) (io.ReadSeekCloser, error) {
+	return a.program.open(sum)
 }
 
 func (a *agentAPI) DeviceBootstrap(ctx context.Context, token string, in nodeapi.DeviceBootstrapRequest) (nodeapi.DeviceBootstrapAnswer, error) {

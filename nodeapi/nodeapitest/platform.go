@@ -376,6 +376,11 @@ func (p *Platform) Artifact(_ context.Context, _ nodeapi.Identity, sum string) (
 	return artifact{bytes.NewReader(data)}, nil
 }
 
+// AgentProgram is nodeapi.Backend's: artefacts serve as one.
+func (p *Platform) AgentProgram(ctx context.Context, sum string) (io.ReadSeekCloser, error) {
+	return p.Artifact(ctx, nodeapi.Identity{}, sum)
+}
+
 // DeviceBootstrap is nodeapi.Backend's.
 func (p *Platform) DeviceBootstrap(_ context.Context, token string, in nodeapi.DeviceBootstrapRequest) (nodeapi.DeviceBootstrapAnswer, error) {
 	if p.OnDevice == nil {

@@ -216,7 +216,8 @@ func (s *Service) DisableForbidden(ctx context.Context, v *store.View, acct stor
 	return nil
 }
 
-// touchJoiners compiles anew for whoever could join: the set of candidates has changed.
+// touchJoiners compiles anew for whoever could join: the set of candidates has changed. A member stays where it is, so its
+// document does not follow.
 func touchJoiners(ctx context.Context, tx *store.Tx, acct store.AccountID) error {
 	for _, role := range []string{RoleServer, RoleAgent} {
 		m, err := moduleOf(ctx, &tx.View, acct, role)
@@ -233,7 +234,14 @@ func touchJoiners(ctx context.Context, tx *store.Tx, acct store.AccountID) error
 				return err
 			}
 			for _, i := range instances {
-				if i.Live() {
+				if !i.Live() {
+					continue
+				}
+				_, member, err := membership(ctx, &tx.View, i)
+				if err != nil {
+					return err
+				}
+				if !member {
 					tx.TouchInstance(i.ID)
 				}
 			}

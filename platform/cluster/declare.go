@@ -230,7 +230,7 @@ func agentVersion(ctx context.Context, v *store.View, c store.Cluster) (store.Mo
 	}
 	version, err := store.ModuleVersionByName(ctx, v, c.AccountID, m.ID, server.Version)
 	switch {
-	case err == nil && version.Servable():
+	case err == nil && version.Released(): // also one retired since: the cluster has it
 		return version, nil
 	case err != nil && !errors.Is(err, store.ErrNoRow):
 		return version, err

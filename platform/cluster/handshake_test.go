@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"powernode/platform/cluster"
 	"powernode/platform/network"
@@ -434,5 +437,76 @@ func TestClusterOfAServerLeavesTakenVirtualIPNamesAlone(t *testing.T) {
 	w.assign(w.instance("a-1", a), cluster.ModuleServer, store.Object{})
 	if _, there := w.clusterNames()["a-1-2"]; !there {
 		t.Errorf("clusters %v, want a-1-2", w.clusterNames())
+	}
+}
+
+func TestAnotherClustersChangeConcernsNobodyWhoHasJoined(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server, worker, _ := w.pair()
+	b := w.network("tenant-b")
+	other, idle := w.instance("b-1", b), w.instance("w-2", b)
+	w.assign(other, cluster.ModuleServer, store.Object{})
+	w.activate(other)
+	w.assign(idle, cluster.ModuleAgent, store.Object{})
+	plan, err := w.db.DryRun(t.Context(), func(tx *store.Tx) error {
+		c, err := w.clusters.Find(t.Context(), &tx.View, w.acct, "b-1")
+		if err != nil {
+			return err
+		}
+		_, _, err = w.clusters.Decommission(t.Context(), tx, c)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []store.Instance{server, worker} {
+		if slices.Contains(plan.Instances, i.ID) {
+			t.Errorf("the end of b-1 touches %s, a member of a-1", i.Name)
+		}
+	}
+	if !slices.Contains(plan.Instances, idle.ID) {
+		t.Error("the end of b-1 does not touch w-2, which could now mean a-1 alone")
+	}
+}
+
+func TestAnAssignmentWithoutATargetComesToWhatItsMachineHasJoined(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.network("tenant-a")
+	server, worker, idle := w.instance("a-1", a), w.instance("w-1", a), w.instance("w-2", a)
+	w.assign(server, cluster.ModuleServer, store.Object{})
+	c := w.activate(server)
+	w.assign(worker, cluster.ModuleAgent, store.Object{})
+	if _, refusal := w.join(worker, cluster.RoleAgent, ""); refusal != nil {
+		t.Fatal(refusal.Message)
+	}
+	other := w.instance("b-1", a)
+	w.assign(other, cluster.ModuleServer, store.Object{})
+	w.activate(other)
+	w.assign(idle, cluster.ModuleAgent, store.Object{})
+	none := cluster.ReasonNoneSet
+	for _, tt := range []struct {
+		of   store.Instance
+		want cluster.Target
+	}{
+		{server, cluster.Target{ClusterID: &c.ID, Usable: true}},
+		{worker, cluster.Target{ClusterID: &c.ID, Usable: true}},
+		{idle, cluster.Target{Reason: &none}},
+	} {
+		w.view(func(ctx context.Context, v *store.View) error {
+			all, err := store.AssignmentsByNode(ctx, v, w.acct, tt.of.NodeID)
+			if err != nil {
+				return err
+			}
+			got, err := w.clusters.AssignmentTarget(ctx, v, w.acct, all[0])
+			if err != nil {
+				return err
+			}
+			if diff := cmp.Diff(&tt.want, got); diff != "" {
+				t.Errorf("target of %s (-want +got):\n%s", tt.of.Name, diff)
+			}
+			return nil
+		})
 	}
 }

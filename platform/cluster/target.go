@@ -302,19 +302,22 @@ func targetWarnings(ctx context.Context, v *store.View, acct store.AccountID, no
 	return warnings, nil
 }
 
+// roleByModule are the roles that the K3s modules give.
+var roleByModule = map[string]string{ModuleServer: RoleServer, ModuleAgent: RoleAgent}
+
 // AssignmentTarget is what an assignment's target comes to; nil for modules that have none.
 func (s *Service) AssignmentTarget(ctx context.Context, v *store.View, acct store.AccountID, a store.Assignment) (*Target, error) {
 	m, err := store.ModuleByID(ctx, v, acct, a.ModuleID)
 	if err != nil {
 		return nil, err
 	}
-	if m.Name != ModuleServer && m.Name != ModuleAgent {
+	role, has := roleByModule[m.Name]
+	if !has {
 		return nil, nil
 	}
 	ref := store.ClusterID(text(a.Config.V, "target_cluster_id"))
 	if ref == "" {
-		reason := ReasonNoneSet
-		return &Target{Reason: &reason}, nil
+		return untargeted(ctx, v, acct, a, role)
 	}
 	_, reason, err := usable(ctx, v, acct, ref)
 	if err != nil {
@@ -324,6 +327,28 @@ func (s *Service) AssignmentTarget(ctx context.Context, v *store.View, acct stor
 		return &Target{ClusterID: &ref, Reason: &reason}, nil
 	}
 	return &Target{ClusterID: &ref, Usable: true}, nil
+}
+
+// untargeted is what an assignment without a target comes to: the cluster that a machine of the node has joined or means.
+func untargeted(ctx context.Context, v *store.View, acct store.AccountID, a store.Assignment, role string) (*Target, error) {
+	instances, err := store.InstancesByNode(ctx, v, acct, a.NodeID)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range instances {
+		if !i.Live() {
+			continue
+		}
+		r, err := resolve(ctx, v, i, a, role, "")
+		if err != nil {
+			return nil, err
+		}
+		if r.cluster != nil {
+			return &Target{ClusterID: &r.cluster.ID, Usable: true}, nil
+		}
+	}
+	reason := ReasonNoneSet
+	return &Target{Reason: &reason}, nil
 }
 
 func namesOf(all []store.Cluster) string {

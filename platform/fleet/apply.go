@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"powernode/platform/signal"
 	"powernode/schema"
@@ -61,6 +63,7 @@ type plan struct {
 	template store.Template
 	steps    []step
 	warnings []Warning
+	from     sources
 }
 
 // changes says whether the apply would create, update or purge.
@@ -73,21 +76,41 @@ func (p plan) changes() bool {
 	return false
 }
 
+// applyOptions say how a plan is made: purge takes away what is outside the closure, lenient leaves out requirements that
+// nothing meets instead of refusing.
+type applyOptions struct{ purge, lenient bool }
+
+// basis is what a template comes to, for any of its nodes.
+type basis struct {
+	template store.Template
+	members  []member
+}
+
+// basisOf reads a template with its closure; strict as in closureOf.
+func basisOf(ctx context.Context, v *store.View, acct store.AccountID, id store.TemplateID, strict bool) (b basis, err error) {
+	if b.template, err = TemplateByID(ctx, v, acct, id); err != nil {
+		return b, err
+	}
+	joins, err := store.TemplateModules(ctx, v, acct, id)
+	if err != nil {
+		return b, err
+	}
+	b.members, err = closureOf(ctx, v, acct, joins, strict)
+	return b, err
+}
+
 // planApply compares three ways: what was applied last, what the template says, and what the assignment says.
-func (s *Service) planApply(ctx context.Context, v *store.View, n store.Node, purge bool) (plan, error) {
-	p := plan{node: n}
-	var err error
-	if p.template, err = TemplateByID(ctx, v, n.AccountID, n.TemplateID); err != nil {
-		return p, err
-	}
-	joins, err := store.TemplateModules(ctx, v, n.AccountID, p.template.ID)
+func (s *Service) planApply(ctx context.Context, v *store.View, n store.Node, o applyOptions) (plan, error) {
+	b, err := basisOf(ctx, v, n.AccountID, n.TemplateID, !o.lenient)
 	if err != nil {
-		return p, err
+		return plan{node: n, template: b.template}, err
 	}
-	members, err := closureOf(ctx, v, n.AccountID, joins, true)
-	if err != nil {
-		return p, err
-	}
+	return b.plan(ctx, v, n, o, sources{})
+}
+
+// plan is planApply for a node of the template.
+func (b basis) plan(ctx context.Context, v *store.View, n store.Node, o applyOptions, from sources) (plan, error) {
+	p := plan{node: n, template: b.template, from: from}
 	assigned, err := store.AssignmentsByNode(ctx, v, n.AccountID, n.ID)
 	if err != nil {
 		return p, err
@@ -97,15 +120,15 @@ func (s *Service) planApply(ctx context.Context, v *store.View, n store.Node, pu
 		byModule[a.ModuleID] = a
 	}
 	inClosure := map[store.ModuleID]bool{}
-	for _, m := range members {
+	for _, m := range b.members {
 		inClosure[m.module.ID] = true
-		if err := p.planMember(ctx, v, m, byModule); err != nil {
+		if err := p.planMember(ctx, v, m, byModule, requirersOf(m.module, b.members)); err != nil {
 			return p, err
 		}
 	}
-	for _, a := range assigned {
+	for _, a := range slices.Backward(assigned) { // agents detach in reverse
 		if !inClosure[a.ModuleID] {
-			if err := p.planStale(ctx, v, a, purge); err != nil {
+			if err := p.planStale(ctx, v, a, o.purge); err != nil {
 				return p, err
 			}
 		}
@@ -113,14 +136,30 @@ func (s *Service) planApply(ctx context.Context, v *store.View, n store.Node, pu
 	return p, nil
 }
 
+// requirersOf names the members that a module meets a requirement of.
+func requirersOf(m store.Module, members []member) []string {
+	var out []string
+	for _, other := range members {
+		needs := slices.ContainsFunc(other.module.Dependencies.V.Requires, func(name string) bool { return provides(m, name) })
+		if needs && other.module.ID != m.ID {
+			out = append(out, other.module.Name)
+		}
+	}
+	return out
+}
+
 func (p *plan) warn(code, format string, args ...any) {
 	p.warnings = append(p.warnings, Warning{code, fmt.Sprintf(format, args...)})
 }
 
 // planMember decides for a module of the closure.
-func (p *plan) planMember(ctx context.Context, v *store.View, m member, byModule map[store.ModuleID]store.Assignment) error {
+func (p *plan) planMember(ctx context.Context, v *store.View, m member, byModule map[store.ModuleID]store.Assignment, requirers []string) error {
 	a, there := byModule[m.module.ID]
-	if !there {
+	switch {
+	case !there && !m.module.Enabled:
+		p.warn("module_disabled", "module %s is disabled: node %s does not get it", m.module.Name, p.node.Name)
+		return nil
+	case !there:
 		fresh := store.Assignment{AccountID: p.node.AccountID, NodeID: p.node.ID, ModuleID: m.module.ID, ModuleName: m.module.Name, Enabled: true}
 		p.take(&fresh, m)
 		fresh.Priority, fresh.Config.V = m.priority, m.config
@@ -132,15 +171,15 @@ func (p *plan) planMember(ctx context.Context, v *store.View, m member, byModule
 	skip := func(reason string) {
 		p.steps = append(p.steps, step{module: m.module, before: &before, after: &before, reason: reason})
 	}
-	follows, err := fromTemplate(ctx, v, a)
+	follows, err := p.from.follows(ctx, v, a)
 	if err != nil {
 		return err
 	}
 	switch {
 	case !a.Enabled:
 		p.warn("assignment_disabled", "module %s stays disabled on node %s: disabled by %s", a.ModuleName, p.node.Name, orUnknown(a.DisabledBy))
-		if m.auto {
-			p.warn("required_module_disabled", "module %s is needed by module %s and is disabled on node %s", a.ModuleName, m.join.ModuleName, p.node.Name)
+		if len(requirers) > 0 {
+			p.warn("required_module_disabled", "module %s is required by %s and is disabled on node %s", a.ModuleName, strings.Join(requirers, ", "), p.node.Name)
 		}
 		skip(reasonDisabled)
 	case !follows:
@@ -213,7 +252,7 @@ func remembers(a, b store.Assignment) bool {
 
 // planStale decides for an assignment that is outside the closure.
 func (p *plan) planStale(ctx context.Context, v *store.View, a store.Assignment, purge bool) error {
-	follows, err := fromTemplate(ctx, v, a)
+	follows, err := p.from.follows(ctx, v, a)
 	if err != nil || !follows {
 		return err
 	}
@@ -268,12 +307,12 @@ func (s *Service) judge(ctx context.Context, v *store.View, p *plan) error {
 	for _, m := range left {
 		after = append(after, m)
 	}
-	return refuseNewConflicts(before, after)
+	return refuseNewConflicts(ctx, v, p.node.AccountID, before, after)
 }
 
 // AssignmentsStale says whether an apply would change something: create, update, or purge with purge_stale.
 func (s *Service) AssignmentsStale(ctx context.Context, v *store.View, n store.Node) (bool, error) {
-	p, err := s.planApply(ctx, v, n, true)
+	p, err := s.planApply(ctx, v, n, applyOptions{purge: true})
 	var refusal *schema.Error
 	if errors.As(err, &refusal) {
 		return true, nil // the template says something that the node doesn't have, and can't get
@@ -287,7 +326,7 @@ func (s *Service) PlanApply(ctx context.Context, v *store.View, acct store.Accou
 	if err != nil {
 		return Applied{}, err
 	}
-	p, err := s.planApply(ctx, v, n, purge)
+	p, err := s.planApply(ctx, v, n, applyOptions{purge: purge})
 	if err != nil {
 		return Applied{}, err
 	}
@@ -312,7 +351,7 @@ func (s *Service) apply(ctx context.Context, tx *store.Tx, acct store.AccountID,
 	if err != nil {
 		return Applied{}, err
 	}
-	p, err := s.planApply(ctx, &tx.View, n, purge)
+	p, err := s.planApply(ctx, &tx.View, n, applyOptions{purge: purge})
 	if err != nil {
 		return Applied{}, err
 	}
@@ -328,7 +367,7 @@ func (s *Service) apply(ctx context.Context, tx *store.Tx, acct store.AccountID,
 		if err := st.run(ctx, tx); err != nil {
 			return Applied{}, err
 		}
-		k3s = k3s || (st.reason == "" && isK3s(st.module))
+		k3s = k3s || (st.reason == "" && IsK3s(st.module))
 	}
 	if n.AppliedTemplateID != p.template.ID {
 		before := n.AppliedTemplateID

@@ -170,7 +170,7 @@ func artifactSource(ctx context.Context, v *store.View, acct store.AccountID, sh
 		}
 		for _, version := range versions {
 			for _, a := range version.Artifacts.V {
-				if a.SHA256 == sha256 && version.Servable() {
+				if a.SHA256 == sha256 && version.Released() {
 					return a, nil
 				}
 			}

@@ -1,12 +1,15 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
 
+	"powernode/platform/cluster"
 	"powernode/schema"
 	"powernode/store"
 )
@@ -31,7 +34,7 @@ type closure struct {
 
 // closureOf computes the closure of a set of joins. strict refuses a requirement that nothing or several things meet.
 func closureOf(ctx context.Context, v *store.View, acct store.AccountID, joins []store.TemplateModule, strict bool) ([]member, error) {
-	all, err := store.Modules(ctx, v, acct)
+	all, err := declaredModules(ctx, v, acct)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +55,40 @@ func closureOf(ctx context.Context, v *store.View, acct store.AccountID, joins [
 	if cycle := c.cycle(); strict && cycle != "" {
 		return nil, schema.Errorf(schema.PreconditionFailed, "modules require each other in a circle: %s", cycle)
 	}
-	return c.members, nil
+	return inAttachOrder(c.members, func(m member) (store.Module, int64) { return m.module, m.priority }), nil
+}
+
+// inAttachOrder puts what has modules in the order in which agents attach them: what others require first, then higher
+// priority, then name. of answers a thing's module with the priority that it has there.
+func inAttachOrder[T any](in []T, of func(T) (store.Module, int64)) []T {
+	sorted := slices.Clone(in)
+	slices.SortStableFunc(sorted, func(a, b T) int {
+		first, higher := of(a)
+		second, lower := of(b)
+		return cmp.Or(cmp.Compare(lower, higher), strings.Compare(first.Name, second.Name))
+	})
+	out := make([]T, 0, len(sorted))
+	placed := map[store.ModuleID]bool{}
+	var place func(one T)
+	place = func(one T) {
+		m, _ := of(one)
+		if placed[m.ID] {
+			return
+		}
+		placed[m.ID] = true // before what it requires, so that a circle ends
+		for _, needed := range m.Dependencies.V.Requires {
+			for _, other := range sorted {
+				if candidate, _ := of(other); provides(candidate, needed) {
+					place(other)
+				}
+			}
+		}
+		out = append(out, one)
+	}
+	for _, one := range sorted {
+		place(one)
+	}
+	return out
 }
 
 func (c *closure) add(m member) {
@@ -187,42 +223,59 @@ func conflictsIn(modules []store.Module) []string {
 	found := map[string]bool{}
 	for i, a := range modules {
 		for _, b := range modules[i+1:] {
-			for _, name := range a.Dependencies.V.Conflicts {
-				if provides(b, name) {
-					found[pair(a, b)] = true
-				}
-			}
-			for _, name := range b.Dependencies.V.Conflicts {
-				if provides(a, name) {
-					found[pair(a, b)] = true
-				}
-			}
-			if names := [2]string{min(a.Name, b.Name), max(a.Name, b.Name)}; names == [2]string{"k3s-agent", "k3s-server"} {
-				found[pair(a, b)] = true
+			for _, text := range conflictsOf(a, b) {
+				found[text] = true
 			}
 		}
 	}
-	out := make([]string, 0, len(found))
-	for text := range found {
-		out = append(out, text)
+	return slices.Sorted(maps.Keys(found))
+}
+
+// conflictsOf says why two modules can't be together.
+func conflictsOf(a, b store.Module) []string {
+	k3s := [2]string{min(a.Name, b.Name), max(a.Name, b.Name)} == [2]string{cluster.ModuleAgent, cluster.ModuleServer}
+	if k3s || excludes(a, b) || excludes(b, a) {
+		return []string{pair(a, b)}
 	}
-	sort.Strings(out)
-	return out
+	return nil
+}
+
+func excludes(a, b store.Module) bool {
+	return slices.ContainsFunc(a.Dependencies.V.Conflicts, func(name string) bool { return provides(b, name) })
 }
 
 func pair(a, b store.Module) string {
 	return fmt.Sprintf("%s and %s", min(a.Name, b.Name), max(a.Name, b.Name))
 }
 
-// refuseNewConflicts refuses conflicts that a change would bring; those that were there before don't count.
-func refuseNewConflicts(before, after []store.Module) error {
-	known := conflictsIn(before)
-	var fresh []string
-	for _, c := range conflictsIn(after) {
-		if !slices.Contains(known, c) {
-			fresh = append(fresh, c)
+// allConflicts are the conflicts of a set of modules, by what they and their versions declare and by what their versions
+// would both place.
+func allConflicts(ctx context.Context, v *store.View, acct store.AccountID, modules []store.Module) ([]string, error) {
+	current, err := currentByModule(ctx, v, acct)
+	if err != nil {
+		return nil, err
+	}
+	full := make([]store.Module, len(modules))
+	for i, m := range modules {
+		if full[i], err = declared(m, current[m.ID]); err != nil {
+			return nil, err
 		}
 	}
+	same, err := clashes(full, current)
+	return append(append([]string{}, conflictsIn(full)...), same...), err
+}
+
+// refuseNewConflicts refuses conflicts that a change would bring; those that were there before don't count.
+func refuseNewConflicts(ctx context.Context, v *store.View, acct store.AccountID, before, after []store.Module) error {
+	known, err := allConflicts(ctx, v, acct, before)
+	if err != nil {
+		return err
+	}
+	all, err := allConflicts(ctx, v, acct, after)
+	if err != nil {
+		return err
+	}
+	fresh := slices.DeleteFunc(all, func(c string) bool { return slices.Contains(known, c) })
 	if len(fresh) == 0 {
 		return nil
 	}
@@ -248,7 +301,7 @@ func (s *Service) checkComposition(ctx context.Context, v *store.View, acct stor
 	if err != nil {
 		return err
 	}
-	return refuseNewConflicts(modulesOf(before), modulesOf(after))
+	return refuseNewConflicts(ctx, v, acct, modulesOf(before), modulesOf(after))
 }
 
 func modulesOf(members []member) []store.Module {

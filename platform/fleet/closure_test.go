@@ -65,10 +65,10 @@ func TestClosureFollowsRequirementsAndRecommendations(t *testing.T) {
 		override *store.Override
 		want     string
 	}{
-		{"all", nil, "app runtime logs base"},
-		{"without", &store.Override{Excluded: []store.ModuleID{logs.ID}}, "app runtime base"},
-		{"replaced", &store.Override{Replace: []store.ModuleID{}}, "app runtime base"},
-		{"with", &store.Override{Excluded: []store.ModuleID{logs.ID}, Included: []store.ModuleID{base.ID}}, "app runtime base"},
+		{"all", nil, "base runtime logs app"},
+		{"without", &store.Override{Excluded: []store.ModuleID{logs.ID}}, "base runtime app"},
+		{"replaced", &store.Override{Replace: []store.ModuleID{}}, "base runtime app"},
+		{"with", &store.Override{Excluded: []store.ModuleID{logs.ID}, Included: []store.ModuleID{base.ID}}, "base runtime app"},
 	} {
 		n := w.node(t, tt.name)
 		if err := w.assign(t, n, app, tt.override); err != nil {

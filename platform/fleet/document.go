@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 
 	"powernode/platform/network"
 	"powernode/sdwan"
@@ -80,6 +79,29 @@ func (s *Service) Document(ctx context.Context, v *store.View, instance store.In
 	return document, nil
 }
 
+// ModuleDigests are the digests of the modules that an instance is to carry, as its document was last compiled; nil where
+// it has none yet. What a report says against them is drift.
+func ModuleDigests(ctx context.Context, v *store.View, instance store.Instance) (map[store.ModuleID]string, error) {
+	stored, err := store.DocumentOf(ctx, v, instance.ID)
+	if errors.Is(err, store.ErrNoRow) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var d struct {
+		Modules []sdwan.Module `json:"modules"`
+	}
+	if err := json.Unmarshal(stored.Body, &d); err != nil {
+		return nil, fmt.Errorf("read the document of instance %s: %w", instance.ID, err)
+	}
+	digests := make(map[store.ModuleID]string, len(d.Modules))
+	for _, m := range d.Modules {
+		digests[store.ModuleID(m.ModuleID)] = m.Digest
+	}
+	return digests, nil
+}
+
 // compose puts the sections of an instance's document together. Revision and incarnation are filled in when it is served.
 func (s *Service) compose(ctx context.Context, v *store.View, compiler *network.Compiler, instance store.Instance) (sdwan.Document, error) {
 	node, err := store.NodeByID(ctx, v, instance.AccountID, instance.NodeID)
@@ -122,13 +144,17 @@ func (s *Service) modulesSection(ctx context.Context, v *store.View, instance st
 		if err != nil {
 			return nil, err
 		}
-		if version == nil || !version.Servable() {
+		if version == nil || !version.Released() {
 			continue
 		}
+		if m, err = declared(m, *version); err != nil {
+			return nil, err
+		}
+		version.Manifest.V = manifestFor(instance, version.Manifest.V)
 		carried = append(carried, carriedModule{m, a, *version})
 	}
 	section := []sdwan.Module{}
-	for _, c := range inOrder(carried) {
+	for _, c := range inAttachOrder(carried, carriedModule.ordered) {
 		section = append(section, c.section(instance.Architecture))
 	}
 	return section, nil
@@ -163,6 +189,8 @@ type carriedModule struct {
 	version    store.ModuleVersion
 }
 
+func (c carriedModule) ordered() (store.Module, int64) { return c.module, c.assignment.Priority }
+
 func (c carriedModule) section(arch string) sdwan.Module {
 	m := sdwan.Module{ModuleID: string(c.module.ID), Name: c.module.Name, Version: c.version.Version,
 		Manifest: canonical(c.version.Manifest.V), Config: mustJSON(c.assignment.Config.V)}
@@ -182,44 +210,6 @@ func canonical(raw json.RawMessage) json.RawMessage {
 	return mustJSON(v)
 }
 
-// inOrder is the order in which an agent attaches modules: dependencies first, then priority, then name.
-func inOrder(in []carriedModule) []carriedModule {
-	sort.SliceStable(in, func(i, j int) bool {
-		if in[i].assignment.Priority != in[j].assignment.Priority {
-			return in[i].assignment.Priority > in[j].assignment.Priority
-		}
-		return in[i].module.Name < in[j].module.Name
-	})
-	provider := map[string]int{}
-	for i, c := range in {
-		provider[c.module.Name] = i
-		for _, capability := range c.module.Dependencies.V.Provides {
-			if _, taken := provider[capability]; !taken {
-				provider[capability] = i
-			}
-		}
-	}
-	var out []carriedModule
-	placed := map[int]bool{}
-	var place func(i int)
-	place = func(i int) {
-		if placed[i] {
-			return
-		}
-		placed[i] = true // before its dependencies, so that a cycle ends
-		for _, needed := range in[i].module.Dependencies.V.Requires {
-			if at, ok := provider[needed]; ok {
-				place(at)
-			}
-		}
-		out = append(out, in[i])
-	}
-	for i := range in {
-		place(i)
-	}
-	return out
-}
-
 // tasksSection is the work that an instance's agent has not finished.
 func tasksSection(ctx context.Context, v *store.View, instance store.Instance) ([]sdwan.Task, error) {
 	open, err := store.OpenTasksOf(ctx, v, instance.AccountID, string(instance.ID))
@@ -228,6 +218,9 @@ func tasksSection(ctx context.Context, v *store.View, instance store.Instance) (
 	}
 	section := []sdwan.Task{}
 	for _, t := range open {
+		if t.ByController() {
+			continue
+		}
 		// The step is not told back: what an agent reports must not change its own document.
 		section = append(section, sdwan.Task{ID: string(t.ID), Command: t.Command, Parameters: mustJSON(t.Parameters.V)})
 	}

@@ -59,6 +59,7 @@ type EnrollInput struct {
 type Enrolled struct {
 	InstanceID    store.InstanceID
 	NodeID        store.NodeID
+	Variety       string // of the instance: which of the platform's addresses it reaches
 	CertificateID store.CertificateID
 	CertPEM       string
 	CAPEM         string
@@ -106,12 +107,20 @@ func (s *Service) Enroll(ctx context.Context, tx *store.Tx, in EnrollInput) (Enr
 	if err := store.UseEnrollmentToken(ctx, tx, token.Hash, csrHash, c.ID); err != nil {
 		return Enrolled{}, err
 	}
+	if instance, err = handTokenOver(ctx, tx, instance); err != nil {
+		return Enrolled{}, err
+	}
 	// A machine that enrols anew has a new identity; what it had before ends now.
 	if err := store.EndCertificates(ctx, tx, instance.ID, c.ID, store.At(tx.Now())); err != nil {
 		return Enrolled{}, err
 	}
-	if arch := architectureOf(in.Architecture); arch != "" && arch != instance.Architecture {
-		instance.Architecture = arch
+	hosts := in.MachineID != "" && in.MachineID == s.MachineID
+	arch := architectureOf(in.Architecture)
+	if arch == "" {
+		arch = instance.Architecture
+	}
+	if arch != instance.Architecture || hosts != instance.Provisioning.V.HostsPlatform {
+		instance.Architecture, instance.Provisioning.V.HostsPlatform = arch, hosts
 		if instance, err = store.UpdateInstance(ctx, tx, instance); err != nil {
 			return Enrolled{}, err
 		}
@@ -177,7 +186,7 @@ func (s *Service) issue(ctx context.Context, tx *store.Tx, instance store.Instan
 
 func (s *Service) enrolled(instance store.Instance, c store.Certificate) Enrolled {
 	lifetime := c.NotAfter.Sub(c.NotBefore.Time)
-	return Enrolled{InstanceID: instance.ID, NodeID: instance.NodeID, CertificateID: c.ID, CertPEM: c.CertPEM, CAPEM: s.Authority.CAPEM(),
+	return Enrolled{InstanceID: instance.ID, NodeID: instance.NodeID, Variety: instance.Variety, CertificateID: c.ID, CertPEM: c.CertPEM, CAPEM: s.Authority.CAPEM(),
 		NotAfter: c.NotAfter.Time, RenewAfter: c.NotBefore.Add(lifetime * 2 / 3)}
 }
 

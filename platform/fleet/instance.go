@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"powernode/schema"
+	"powernode/sdwan"
 	"powernode/store"
 )
 
@@ -37,14 +38,14 @@ func (s *Service) CheckUpdateInstance(ctx context.Context, v *store.View, acct s
 	if err != nil {
 		return err
 	}
-	if !i.Live() {
-		return schema.Errorf(schema.PreconditionFailed, "instance %s is terminated", i.Name)
+	if err := refuseEnded(i); err != nil {
+		return err
 	}
 	if c.Name == nil || *c.Name == i.Name {
 		return nil
 	}
 	other, err := store.InstanceByName(ctx, v, acct, *c.Name)
-	if err := free(other, err, false, "instance name %q is already in use", *c.Name); err != nil {
+	if err := free(err, false, holder{"instance_id", string(other.ID)}, "instance name %q is already in use", *c.Name); err != nil {
 		return err
 	}
 	member, err := store.ClusterNodeByInstance(ctx, v, acct, i.ID)
@@ -190,24 +191,22 @@ func (s *Service) CheckRefresh(ctx context.Context, v *store.View, acct store.Ac
 const commandSyncModules = "sync_modules"
 
 // RefreshModules asks an instance's agent to reconcile its modules now. An equal request that is still open is the answer.
-func (s *Service) RefreshModules(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.InstanceID, module store.ModuleID, resync bool) (store.Task, error) {
+func (s *Service) RefreshModules(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.InstanceID,
+	asked sdwan.SyncModules) (store.Task, error) {
+	i, err := InstanceByID(ctx, &tx.View, acct, id)
+	if err != nil {
+		return store.Task{}, err
+	}
 	open, err := store.OpenTasksOf(ctx, &tx.View, acct, string(id))
 	if err != nil {
 		return store.Task{}, err
 	}
-	parameters := store.Object{"module_id": orNull(string(module)), "resync": resync}
+	parameters := objectOf(asked)
 	for _, t := range open {
 		if t.Command == commandSyncModules && same(t.Parameters.V, parameters) {
 			return t, nil
 		}
 	}
-	t := store.Task{ID: store.TaskID(tx.NewID()), AccountID: acct, Command: commandSyncModules, Status: store.TaskPending,
-		OperableType: "NodeInstance", OperableID: string(id)}
-	t.Parameters.V = parameters
-	if t, err = store.InsertTask(ctx, tx, t); err != nil {
-		return t, err
-	}
 	tx.TouchInstance(id)
-	return t, audit(ctx, tx, acct, "created", resourceTask, string(t.ID), nil, store.Object{"command": t.Command, "node_instance_id": id,
-		"parameters": parameters})
+	return insertTask(ctx, tx, newTask(tx, i, commandSyncModules, parameters))
 }

@@ -5,11 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
-	"strings"
 
-	"powernode/platform/signal"
 	"powernode/schema"
 	"powernode/store"
 )
@@ -27,12 +24,9 @@ type VersionInput struct {
 	Artifacts   []store.VersionArtifact
 	Manifest    store.Object
 	MakeCurrent bool
-	Person      bool // the caller is one; else what is made must be released before it is served
-	Released    bool // the call runs because a person approved it
+	Person      bool    // the caller is one; else what is made must be released before it is served
+	By          Release // who stands behind making it current
 }
-
-// notYet are the keys of a manifest that later issues build: they are refused rather than stored without effect.
-var notYet = []string{"packages", "files", "services", "dependencies", "config_schema"}
 
 // CheckCreateVersion refuses what CreateVersion could not do.
 func (s *Service) CheckCreateVersion(ctx context.Context, v *store.View, acct store.AccountID, in VersionInput) error {
@@ -57,24 +51,50 @@ func (s *Service) CheckCreateVersion(ctx context.Context, v *store.View, acct st
 			return err
 		}
 	}
-	if err := checkManifest(m, in.Manifest); err != nil {
+	if err := CheckManifest(m, in.Manifest); err != nil {
 		return err
 	}
-	for _, key := range notYet {
-		if given(in.Manifest[key]) {
-			return schema.Errorf(schema.PreconditionFailed, "not available yet: a manifest with %s", key)
-		}
+	if err := checkPlace(m, in.Artifacts); err != nil {
+		return err
+	}
+	if err := checkDeclaration(m, in.Manifest); err != nil {
+		return err
 	}
 	other, err := store.ModuleVersionByName(ctx, v, acct, m.ID, in.Version)
-	if err := free(other, err, false, "version %q of module %s exists already", in.Version, m.Name); err != nil || !in.MakeCurrent {
+	if err := free(err, false, holder{"module_version_id", string(other.ID)}, "version %q of module %s exists already", in.Version, m.Name); err != nil || !in.MakeCurrent {
 		return err
 	}
-	return checkCarried(ctx, v, m, in.Artifacts)
+	if err := s.checkCarried(ctx, v, m, in.Artifacts); err != nil {
+		return err
+	}
+	return refuseUnfit(ctx, v, m, store.ModuleVersion{Manifest: store.JSON[json.RawMessage]{V: mustJSON(object(in.Manifest))}})
 }
 
-// checkCarried refuses to make current what the machines that carry the module could not run: their architecture has no
+// checkDeclaration refuses what a manifest says of other modules and of the config, where it says nothing usable.
+func checkDeclaration(m store.Module, manifest store.Object) error {
+	d, err := declarationOf(store.ModuleVersion{Manifest: store.JSON[json.RawMessage]{V: mustJSON(object(manifest))}})
+	if err != nil {
+		return err
+	}
+	if err := under("/manifest", checkDependencies(m.Name, d.Dependencies)); err != nil {
+		return err
+	}
+	declared, _ := manifest["config_schema"].(store.Object)
+	return under("/manifest", checkConfigSchema(declared, nil))
+}
+
+// under moves a refusal to where the refused value stands.
+func under(prefix string, err error) error {
+	var refusal *schema.Error
+	if errors.As(err, &refusal) {
+		return refusal.Under(prefix)
+	}
+	return err
+}
+
+// checkCarried refuses to make current what the machines that follow the pointer could not run: their architecture has no
 // artefact. A module whose versions have none at all needs none.
-func checkCarried(ctx context.Context, v *store.View, m store.Module, artifacts []store.VersionArtifact) error {
+func (s *Service) checkCarried(ctx context.Context, v *store.View, m store.Module, artifacts []store.VersionArtifact) error {
 	before, err := store.CurrentVersion(ctx, v, m)
 	if err != nil && !errors.Is(err, store.ErrNoRow) {
 		return err
@@ -82,37 +102,18 @@ func checkCarried(ctx context.Context, v *store.View, m store.Module, artifacts 
 	if len(artifacts)+len(before.Artifacts.V) == 0 {
 		return nil
 	}
-	assigned, err := store.AssignmentsByModule(ctx, v, m.AccountID, m.ID)
+	followers, err := s.followersOf(ctx, v, m)
 	if err != nil {
 		return err
 	}
-	for _, a := range assigned {
-		live, err := LiveInstances(ctx, v, m.AccountID, a.NodeID)
-		if err != nil {
-			return err
-		}
-		for _, i := range live {
-			has := slices.ContainsFunc(artifacts, func(x store.VersionArtifact) bool { return x.Arch == i.Architecture })
-			if a.Enabled && !has {
-				return schema.Errorf(schema.PreconditionFailed, "an architecture in use has no artefact: %s, of instance %s", i.Architecture, i.Name).
-					WithDetail("architecture", i.Architecture).WithDetail("instance_id", i.ID)
-			}
+	for _, i := range followers {
+		has := slices.ContainsFunc(artifacts, func(x store.VersionArtifact) bool { return x.Arch == i.Architecture })
+		if !has {
+			return schema.Errorf(schema.PreconditionFailed, "an architecture in use has no artefact: %s, of instance %s", i.Architecture, i.Name).
+				WithDetail("architecture", i.Architecture).WithDetail("instance_id", i.ID)
 		}
 	}
 	return nil
-}
-
-// given says whether a value of a manifest says anything.
-func given(v any) bool {
-	switch v := v.(type) {
-	case nil:
-		return false
-	case []any:
-		return len(v) > 0
-	case map[string]any:
-		return len(v) > 0
-	}
-	return true
 }
 
 func checkArtifact(ctx context.Context, v *store.View, pointer string, a store.VersionArtifact) error {
@@ -161,117 +162,14 @@ func (s *Service) CreateVersion(ctx context.Context, tx *store.Tx, acct store.Ac
 	if v, err = store.InsertModuleVersion(ctx, tx, v); err != nil {
 		return v, m, err
 	}
-	err = audit(ctx, tx, acct, "created", resourceVersion, string(v.ID), nil, store.Object{"module_id": m.ID, "version": v.Version,
-		"artifacts": v.Artifacts.V, "manifest": json.RawMessage(v.Manifest.V), "made_by": v.MadeBy})
+	err = audit(ctx, tx, acct, "created", resourceVersion, string(v.ID), nil, versionValues(v))
 	if err != nil || !in.MakeCurrent {
 		return v, m, err
 	}
-	return s.makeCurrent(ctx, tx, m, v, in.Person || in.Released)
+	moved, err := s.makeCurrent(ctx, tx, m, v, in.By, nil)
+	return moved.Version, moved.Module, err
 }
 
-// makeCurrent moves a module's pointer: the version becomes live, the one before blessed. released says that a person
-// stands behind it: then it may be served from now on.
-func (s *Service) makeCurrent(ctx context.Context, tx *store.Tx, m store.Module, v store.ModuleVersion, released bool) (store.ModuleVersion, store.Module, error) {
-	before, err := store.CurrentVersion(ctx, &tx.View, m)
-	if err != nil && !errors.Is(err, store.ErrNoRow) {
-		return v, m, err
-	}
-	if before.PromotionState == "live" && before.ID != v.ID {
-		before.PromotionState = "blessed"
-		if _, err := store.UpdateModuleVersion(ctx, tx, before); err != nil {
-			return v, m, err
-		}
-	}
-	v.PromotionState, v.EverLive = "live", v.EverLive || released
-	if v, err = store.UpdateModuleVersion(ctx, tx, v); err != nil {
-		return v, m, err
-	}
-	m.CurrentVersionID = v.ID
-	if m, err = store.UpdateModule(ctx, tx, m); err != nil {
-		return v, m, err
-	}
-	err = audit(ctx, tx, m.AccountID, "updated", resourceModule, string(m.ID), store.Object{"current_version_id": orNull(string(before.ID))},
-		store.Object{"current_version_id": v.ID})
-	if err != nil {
-		return v, m, err
-	}
-	affected, err := s.touchCarriers(ctx, tx, m)
-	if err != nil {
-		return v, m, err
-	}
-	return v, m, signal.Emit(ctx, tx, m.AccountID, signal.Event{Kind: "system.module_version_changed", Subject: signal.Subject{ModuleID: m.ID},
-		Payload: store.Object{"module_id": m.ID, "from": orNull(before.Version), "to": v.Version, "affected_instance_count": affected}})
+func versionValues(v store.ModuleVersion) store.Object {
+	return store.Object{"module_id": v.ModuleID, "version": v.Version, "artifacts": v.Artifacts.V, "manifest": v.Manifest.V, "made_by": v.MadeBy}
 }
-
-// touchCarriers compiles anew for the instances that carry a module, and counts them.
-func (s *Service) touchCarriers(ctx context.Context, tx *store.Tx, m store.Module) (int64, error) {
-	assigned, err := store.AssignmentsByModule(ctx, &tx.View, m.AccountID, m.ID)
-	if err != nil {
-		return 0, err
-	}
-	var n int64
-	for _, a := range assigned {
-		live, err := LiveInstances(ctx, &tx.View, m.AccountID, a.NodeID)
-		if err != nil {
-			return 0, err
-		}
-		for _, i := range live {
-			tx.TouchInstance(i.ID)
-			if a.Enabled {
-				n++
-			}
-		}
-	}
-	return n, nil
-}
-
-// forbiddenFolders are never a module's, whatever it is called: the agent's, K3s', systemd's and ssh's.
-var forbiddenFolders = []string{"/etc/powernode", "/var/lib/powernode", "/opt/powernode", "/srv/powernode", "/etc/rancher", "/var/lib/rancher",
-	"/etc/systemd", "/var/lib/systemd", "/etc/ssh", "/var/lib/kubelet"}
-
-// checkManifest holds files and services of a manifest to the rules that need no machine.
-func checkManifest(m store.Module, manifest store.Object) error {
-	files, _ := manifest["files"].([]any)
-	for i, f := range files {
-		file, _ := f.(map[string]any)
-		path, _ := file["path"].(string)
-		if why := refusedPath(m.Name, path); why != "" {
-			return schema.InvalidArgument(fmt.Sprintf("/manifest/files/%d/path", i), schema.Printable(path), "file path refused: %s (got %q)", why,
-				schema.Printable(path))
-		}
-	}
-	services, _ := manifest["services"].([]any)
-	for i, sv := range services {
-		service, _ := sv.(map[string]any)
-		exec, _ := service["exec"].(string)
-		if !strings.HasPrefix(exec, "/") || path.Clean(exec) != exec || strings.ContainsFunc(exec, unprintable) {
-			name, _ := service["name"].(string)
-			return schema.InvalidArgument(fmt.Sprintf("/manifest/services/%d/exec", i), schema.Printable(exec),
-				"service %s must be an argument vector: exec is an absolute path", schema.Printable(name))
-		}
-	}
-	return nil
-}
-
-// refusedPath says why a module may not place a file at a path, or "".
-func refusedPath(module, file string) string {
-	switch {
-	case !strings.HasPrefix(file, "/"):
-		return "it must be absolute"
-	case path.Clean(file) != file || strings.ContainsFunc(file, unprintable):
-		return "it must be clean"
-	}
-	for _, folder := range forbiddenFolders {
-		if file == folder || strings.HasPrefix(file, folder+"/") {
-			return "it is below " + folder
-		}
-	}
-	for _, root := range []string{"/etc/", "/opt/", "/srv/", "/var/lib/"} {
-		if strings.HasPrefix(file, root+module+"/") {
-			return ""
-		}
-	}
-	return "it must be below /etc, /opt, /srv or /var/lib, in a folder with the module's name"
-}
-
-func unprintable(r rune) bool { return r < 0x20 || r == 0x7f }

@@ -26,8 +26,11 @@ func orNotFound(err error, text string) error {
 	return err
 }
 
-// free refuses when a look-up by name found another row than the one that may have the name.
-func free[T any](found T, err error, mine bool, text string, args ...any) error {
+// holder is the row that has a name which another asks for; key is what verbs call its id.
+type holder struct{ key, id string }
+
+// free refuses when a look-up by name found another row than the one that may have the name, and names that row.
+func free(err error, mine bool, by holder, text string, args ...any) error {
 	switch {
 	case errors.Is(err, store.ErrNoRow):
 		return nil
@@ -36,7 +39,7 @@ func free[T any](found T, err error, mine bool, text string, args ...any) error 
 	case mine:
 		return nil
 	}
-	return schema.Errorf(schema.Conflict, text, args...)
+	return schema.Errorf(schema.Conflict, text, args...).WithDetail(by.key, by.id)
 }
 
 // NodeInput makes a node.
@@ -77,7 +80,7 @@ func (s *Service) CheckCreateNode(ctx context.Context, v *store.View, acct store
 		return err
 	}
 	other, err := store.NodeByName(ctx, v, acct, in.Name)
-	if err := free(other, err, false, "node name %q is already in use", in.Name); err != nil {
+	if err := free(err, false, holder{"node_id", string(other.ID)}, "node name %q is already in use", in.Name); err != nil {
 		return err
 	}
 	if !t.Enabled {
@@ -182,7 +185,7 @@ func (s *Service) CheckUpdateNode(ctx context.Context, v *store.View, acct store
 		return nil
 	}
 	other, err := store.NodeByName(ctx, v, acct, *c.Name)
-	return free(other, err, other.ID == n.ID, "node name %q is already in use", *c.Name)
+	return free(err, other.ID == n.ID, holder{"node_id", string(other.ID)}, "node name %q is already in use", *c.Name)
 }
 
 // UpdateNode changes fields of a node. Another template is a pointer alone: assignments and machines stay.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"powernode/platform/network"
@@ -26,6 +25,7 @@ type ProvisionInput struct {
 	AdminUser        *string
 	AllocatePublicIP *bool
 	Spot             bool
+	Name             string // of the machine; "": the node's, or the next free one after it
 }
 
 // Provisioned is an instance that is on its way, or is there already.
@@ -101,9 +101,14 @@ func (s *Service) checkProvider(ctx context.Context, v *store.View, acct store.A
 	if !p.Enabled {
 		return schema.Errorf(schema.PreconditionFailed, "provider %s is disabled", p.Name)
 	}
-	adapter := s.Providers[p.ProviderType]
-	if adapter == nil {
-		return schema.Errorf(schema.PreconditionFailed, "this platform has no adapter for providers of type %s", p.ProviderType)
+	adapter, err := s.adapter(p.ProviderType)
+	if err != nil {
+		return err
+	}
+	if s.byHand(p.ProviderType) {
+		if err := s.CheckReachable(); err != nil {
+			return err
+		}
 	}
 	public := n.AllocatePublicIP
 	set(&public, in.AllocatePublicIP)
@@ -113,7 +118,7 @@ func (s *Service) checkProvider(ctx context.Context, v *store.View, acct store.A
 		option string
 	}{{public, provider.CapabilityPublicIP, "allocate_public_ip"}, {in.Spot, provider.CapabilitySpot, "spot"},
 		{len(in.SSHKeyIDs) > 0, provider.CapabilitySSHKeys, "ssh_key_ids"}} {
-		if asked.wanted && !slices.Contains(adapter.Capabilities(), asked.need) {
+		if asked.wanted && !provider.Can(adapter, asked.need) {
 			return schema.Errorf(schema.PreconditionFailed, "provider %s can't do %s", p.Name, asked.option).
 				WithDetail("capability", asked.need)
 		}
@@ -214,9 +219,11 @@ func (s *Service) newInstance(ctx context.Context, v *store.View, acct store.Acc
 	if err != nil {
 		return store.Instance{}, err
 	}
-	name, err := freeInstanceName(ctx, v, acct, n.Name)
-	if err != nil {
-		return store.Instance{}, err
+	name := in.Name
+	if name == "" {
+		if name, err = freeInstanceName(ctx, v, acct, n.Name); err != nil {
+			return store.Instance{}, err
+		}
 	}
 	i := store.Instance{AccountID: acct, NodeID: n.ID, Name: name, Variety: varietyOf(p.ProviderType), Status: store.InstancePending,
 		Architecture: arch.Name, NetworkProfileSource: "measured", ProviderID: p.ID, RegionID: region.ID, InstanceTypeID: in.TypeID,
@@ -232,12 +239,15 @@ func (s *Service) newInstance(ctx context.Context, v *store.View, acct store.Acc
 	return i, nil
 }
 
+// varietyPhysical is the variety of machines that are there already.
+const varietyPhysical = "physical"
+
 func varietyOf(providerType string) string {
 	switch providerType {
 	case "local":
 		return "local"
 	case "manual":
-		return "physical"
+		return varietyPhysical
 	}
 	return "cloud"
 }
@@ -362,7 +372,7 @@ func (s *Service) resume(ctx context.Context, v *store.View, i store.Instance) (
 		RegionCode: region.RegionCode, InstanceTypeCode: size.InstanceTypeCode, MachineImage: region.MachineImage, MemoryMB: int(size.MemoryMB),
 		VCPUs: int(size.VCPUs), AdminUser: asked.AdminUser, SSHKeyIDs: asked.SSHKeyIDs, AllocatePublicIP: asked.AllocatePublicIP,
 		Spot: asked.Spot}
-	if adapter := s.Providers[p.ProviderType]; adapter != nil && slices.Contains(adapter.Capabilities(), provider.CapabilityImages) {
+	if adapter := s.Providers[p.ProviderType]; adapter != nil && provider.Can(adapter, provider.CapabilityImages) {
 		out.machine.InitScript = asked.InitScript // others have no first boot of their own
 	} else if asked.InitScript != "" {
 		out.Warnings = append(out.Warnings, Warning{"init_script_not_run", "provider " + p.Name + " runs no init_script"})
@@ -386,14 +396,16 @@ func (s *Service) Create(ctx context.Context, p Provisioned) Made {
 	if left, err := s.leftToAsk(ctx, p.Instance); err != nil || !left {
 		return Made{}
 	}
-	adapter := s.Providers[p.by]
-	if adapter == nil {
-		return Made{asked: true, err: fmt.Errorf("this platform has no adapter for providers of type %s", p.by)}
+	adapter, err := s.adapter(p.by)
+	if err != nil {
+		return Made{asked: true, err: err}
 	}
 	asked := *p.machine
 	var m provider.Machine
-	var err error
-	if asked.Enrollment, err = s.handed(p); err == nil {
+	if !s.byHand(p.by) {
+		asked.Enrollment, err = s.handed(p)
+	}
+	if err == nil {
 		m, err = adapter.Create(ctx, asked)
 	}
 	if err == nil && m.ID == "" {
@@ -470,7 +482,10 @@ func (s *Service) FinishCreate(ctx context.Context, tx *store.Tx, p Provisioned,
 	case !made.asked || i.Intent != store.IntentCreate:
 		return i, nil, nil // nothing was asked, or another has written the outcome
 	}
-	i.Intent, i.EnrollmentToken = "", nil
+	i.Intent = ""
+	if made.err != nil || !s.byHand(p.by) {
+		i.EnrollmentToken = nil // a machine that enrols by hand has not been handed it yet
+	}
 	if made.err != nil {
 		return s.createFailed(ctx, tx, i, p, made)
 	}

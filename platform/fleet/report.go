@@ -22,7 +22,7 @@ const maxReported = 512
 // a key, an endpoint, a pod CIDR or a finished task.
 func (s *Service) Ingest(ctx context.Context, tx *store.Tx, instance store.Instance, r sdwan.Report) error {
 	if !instance.Live() {
-		return nil
+		return s.ingestDeparture(ctx, tx, instance, r)
 	}
 	tx.Act(store.Actor{Kind: "node_agent", ID: string(instance.ID), Verb: "report", CorrelationID: tx.NewID()})
 	// First what refuses a report as a whole: nothing of it is written then.
@@ -155,7 +155,7 @@ func ingestSubsystems(ctx context.Context, tx *store.Tx, instance store.Instance
 // ingestTask takes a task's progress in. A task that is over, or another instance's, is not moved.
 func ingestTask(ctx context.Context, tx *store.Tx, instance store.Instance, r sdwan.TaskReport) error {
 	t, err := store.TaskByID(ctx, &tx.View, instance.AccountID, store.TaskID(r.ID))
-	if errors.Is(err, store.ErrNoRow) || (err == nil && (t.OperableID != string(instance.ID) || !t.Open())) {
+	if errors.Is(err, store.ErrNoRow) || (err == nil && (t.OperableID != string(instance.ID) || !t.Open() || t.ByController())) {
 		return nil
 	}
 	if err != nil {

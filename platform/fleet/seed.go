@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"powernode/platform/provider"
 	"powernode/store"
 )
 
@@ -38,12 +39,6 @@ var builtinModules = []struct{ name, description, configSchema string }{
 var builtinArchitectures = []store.Architecture{
 	{Name: "amd64", Family: "x86", AptName: "amd64", RPMName: "x86_64", DisplayName: "x86-64", IsCanonical: true, Enabled: true},
 	{Name: "arm64", Family: "arm", AptName: "arm64", RPMName: "aarch64", DisplayName: "64-bit ARM", IsCanonical: true, Enabled: true},
-}
-
-var builtinInstanceTypes = []store.InstanceType{
-	{Name: "local-small", InstanceTypeCode: "local-small", Description: "1 CPU, 1 GiB", VCPUs: 1, MemoryMB: 1024, StorageGB: 10},
-	{Name: "local-medium", InstanceTypeCode: "local-medium", Description: "2 CPUs, 2 GiB", VCPUs: 2, MemoryMB: 2048, StorageGB: 20},
-	{Name: "local-large", InstanceTypeCode: "local-large", Description: "4 CPUs, 4 GiB", VCPUs: 4, MemoryMB: 4096, StorageGB: 40},
 }
 
 // Seed gives an account what it starts with: platforms, the built-in modules, and the provider local. It is done once.
@@ -111,14 +106,14 @@ func seedLocal(ctx context.Context, tx *store.Tx, acct store.AccountID) error {
 	if err := store.InsertProvider(ctx, tx, p); err != nil {
 		return err
 	}
-	err := store.InsertRegion(ctx, tx, store.Region{ID: store.RegionID(tx.NewID()), AccountID: acct, ProviderID: p.ID, Name: "local",
-		RegionCode: "local", Description: "This host.", Enabled: true})
-	if err != nil {
+	region := regionOf(p, provider.LocalRegion())
+	region.ID = store.RegionID(tx.NewID())
+	if err := store.InsertRegion(ctx, tx, region); err != nil {
 		return err
 	}
-	for _, t := range builtinInstanceTypes {
-		t.ID, t.AccountID, t.ProviderID, t.Enabled = store.InstanceTypeID(tx.NewID()), acct, p.ID, true
-		t.Specs.V = store.Object{}
+	for _, size := range provider.LocalSizes() {
+		t := instanceTypeOf(p, size)
+		t.ID = store.InstanceTypeID(tx.NewID())
 		if err := store.InsertInstanceType(ctx, tx, t); err != nil {
 			return err
 		}

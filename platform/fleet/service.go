@@ -14,8 +14,8 @@ import (
 )
 
 // Service is the rules of nodes, templates, modules, instances and their provisioning, and of what agents are told and
-// tell. Methods that take a transaction open none; those that reach outside (Provision's and Terminate's acts, artefact
-// fetches, Recover) take none.
+// tell. Methods that take a transaction open none; those that reach outside (Provision's and Terminate's acts, PowerMachine,
+// artefact fetches, Recover, RunTasks) take none.
 type Service struct {
 	DB        *store.DB
 	Network   *network.Service
@@ -25,8 +25,13 @@ type Service struct {
 	Authority *Authority
 	// PlatformURLs are the addresses of the agent API, https://HOST:PORT, as machines reach it; nil: none yet.
 	PlatformURLs func() []string
-	StateDir     string // the artefact store lies below it
-	Log          zerolog.Logger
+	// Elsewhere is for machines that the platform does not make; nil: none can come in.
+	Elsewhere *Elsewhere
+	StateDir  string // the artefact store lies below it
+	MachineID string // of the platform's own machine; "" when that has none
+	Log       zerolog.Logger
+	// Stopped says whether an account's emergency stop is on: controllers take nothing further then. nil: never.
+	Stopped func(ctx context.Context, v *store.View, acct store.AccountID) (bool, error)
 	// FetchClient fetches artefacts that a version names by URL; nil is the guarded client (https, public addresses).
 	FetchClient *http.Client
 
@@ -70,4 +75,5 @@ const (
 	resourceAssignment     = "System::NodeModuleAssignment"
 	resourceTask           = "System::Task"
 	resourceArtifact       = "System::Artifact" // of the installation: in no account's record
+	resourcePlatform       = "System::NodePlatform"
 )

@@ -12,6 +12,10 @@ const (
 	eventRebooted  = "report with another boot id"
 	eventFailed    = "failure"
 	eventTerminate = "terminate"
+	eventStart     = "start"
+	eventStop      = "stop"
+	eventStopped   = "agent or provider reports stopped"
+	eventReboot    = "reboot"
 )
 
 // transitions is the contract's table of instances (11.1). What is not in it does not happen.
@@ -22,6 +26,10 @@ var transitions = map[string]struct {
 	eventAccepted: {[]string{store.InstancePending}, store.InstanceProvisioning},
 	eventReported: {[]string{store.InstancePending, store.InstanceProvisioning, store.InstanceStarting, store.InstanceError}, store.InstanceRunning},
 	eventRebooted: {[]string{store.InstanceRebooting, store.InstanceStopping, store.InstanceStopped}, store.InstanceRunning},
+	eventStart:    {[]string{store.InstanceStopped, store.InstanceError}, store.InstanceStarting},
+	eventStop:     {[]string{store.InstanceRunning, store.InstanceStarting}, store.InstanceStopping},
+	eventStopped:  {[]string{store.InstanceStarting, store.InstanceRunning, store.InstanceStopping}, store.InstanceStopped},
+	eventReboot:   {[]string{store.InstanceRunning}, store.InstanceRebooting},
 	eventFailed: {[]string{store.InstancePending, store.InstanceProvisioning, store.InstanceStarting, store.InstanceRunning,
 		store.InstanceStopping, store.InstanceRebooting}, store.InstanceError},
 	eventTerminate: {[]string{store.InstancePending, store.InstanceProvisioning, store.InstanceStarting, store.InstanceRunning,

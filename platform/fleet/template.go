@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"powernode/platform/signal"
 	"powernode/schema"
@@ -41,7 +42,7 @@ func (s *Service) CheckCreateTemplate(ctx context.Context, v *store.View, acct s
 		return err
 	}
 	other, err := store.TemplateByName(ctx, v, acct, in.Name)
-	return free(other, err, false, "template name %q is already in use", in.Name)
+	return free(err, false, holder{"template_id", string(other.ID)}, "template name %q is already in use", in.Name)
 }
 
 func checkTemplateConfig(ctx context.Context, v *store.View, acct store.AccountID, config store.Object) error {
@@ -75,6 +76,134 @@ func (s *Service) CreateTemplate(ctx context.Context, tx *store.Tx, acct store.A
 func templateValues(t store.Template) store.Object {
 	return store.Object{"name": t.Name, "platform_id": t.PlatformID, "description": t.Description, "enabled": t.Enabled, "public": t.Public,
 		"admin_user": t.AdminUser, "config": t.Config.V}
+}
+
+// TemplateChange is what an update of a template gives; nil is not given.
+type TemplateChange struct {
+	Name        *string
+	Description *string
+	Enabled     *bool
+	Public      *bool
+	AdminUser   *string
+	Config      store.Object
+}
+
+func (c TemplateChange) apply(t store.Template) store.Template {
+	set(&t.Name, c.Name)
+	set(&t.Description, c.Description)
+	set(&t.Enabled, c.Enabled)
+	set(&t.Public, c.Public)
+	set(&t.AdminUser, c.AdminUser)
+	if c.Config != nil {
+		t.Config.V = c.Config
+	}
+	return t
+}
+
+// CheckUpdateTemplate refuses what UpdateTemplate could not do.
+func (s *Service) CheckUpdateTemplate(ctx context.Context, v *store.View, acct store.AccountID, id store.TemplateID, c TemplateChange) error {
+	t, err := TemplateByID(ctx, v, acct, id)
+	if err != nil {
+		return err
+	}
+	if err := checkTemplateConfig(ctx, v, acct, c.Config); err != nil || c.Name == nil {
+		return err
+	}
+	other, err := store.TemplateByName(ctx, v, acct, *c.Name)
+	return free(err, other.ID == t.ID, holder{"template_id", string(other.ID)}, "template name %q is already in use", *c.Name)
+}
+
+// UpdateTemplate changes a template. Its nodes follow where the fields are read: at provisioning and at the next apply.
+func (s *Service) UpdateTemplate(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.TemplateID, c TemplateChange) (store.Template, error) {
+	before, err := TemplateByID(ctx, &tx.View, acct, id)
+	if err != nil {
+		return before, err
+	}
+	t := c.apply(before)
+	old, now := changed(templateValues(before), templateValues(t))
+	if len(now) == 0 {
+		return before, nil
+	}
+	if t, err = store.UpdateTemplate(ctx, tx, t); err != nil {
+		return t, err
+	}
+	return t, audit(ctx, tx, acct, "updated", resourceTemplate, string(t.ID), old, now)
+}
+
+// maxName is how long the names of templates, modules and platforms are at most.
+const maxName = 128
+
+// cloneName is the name that a clone gets where none is given.
+func cloneName(source store.Template, name string) string {
+	const suffix = "-copy"
+	if name != "" {
+		return name
+	}
+	r := []rune(source.Name)
+	return string(r[:min(len(r), maxName-len(suffix))]) + suffix
+}
+
+// CheckCloneTemplate refuses what CloneTemplate could not do.
+func (s *Service) CheckCloneTemplate(ctx context.Context, v *store.View, acct store.AccountID, id store.TemplateID, name string) error {
+	source, err := TemplateByID(ctx, v, acct, id)
+	if err != nil {
+		return err
+	}
+	name = cloneName(source, name)
+	other, err := store.TemplateByName(ctx, v, acct, name)
+	return free(err, false, holder{"template_id", string(other.ID)}, "template name %q is already in use", name)
+}
+
+// CloneTemplate makes a template with the fields and joins of another one. A join whose config would be refused today is
+// copied all the same, and named: an apply would refuse it.
+func (s *Service) CloneTemplate(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.TemplateID,
+	name string) (store.Template, []Warning, error) {
+	source, err := TemplateByID(ctx, &tx.View, acct, id)
+	if err != nil {
+		return source, nil, err
+	}
+	joins, err := store.TemplateModules(ctx, &tx.View, acct, id)
+	if err != nil {
+		return source, nil, err
+	}
+	t, err := s.CreateTemplate(ctx, tx, acct, TemplateInput{Name: cloneName(source, name), PlatformID: source.PlatformID, Description: source.Description,
+		Enabled: source.Enabled, Public: source.Public, AdminUser: source.AdminUser, Config: source.Config.V})
+	if err != nil {
+		return t, nil, err
+	}
+	var warnings []Warning
+	for _, j := range joins {
+		refused, err := s.refusedJoin(ctx, &tx.View, j)
+		if err != nil {
+			return t, nil, err
+		}
+		if refused != "" {
+			warnings = append(warnings, Warning{"config_refused",
+				fmt.Sprintf("the config of module %s was copied, and would be refused now: %s", j.ModuleName, refused)})
+		}
+		j.ID, j.TemplateID = store.TemplateModuleID(tx.NewID()), t.ID
+		if j, err = store.InsertTemplateModule(ctx, tx, j); err != nil {
+			return t, nil, err
+		}
+		if err := audit(ctx, tx, acct, "created", resourceTemplateModule, string(j.ID), nil, joinValues(j)); err != nil {
+			return t, nil, err
+		}
+	}
+	return t, warnings, nil
+}
+
+// refusedJoin says why a join's config would be refused if it were written now, or "".
+func (s *Service) refusedJoin(ctx context.Context, v *store.View, j store.TemplateModule) (string, error) {
+	m, err := ModuleByID(ctx, v, j.AccountID, j.ModuleID)
+	if err != nil {
+		return "", err
+	}
+	_, _, err = s.checkJoinConfig(ctx, v, j.AccountID, m, j.Config.V)
+	var refusal *schema.Error
+	if errors.As(err, &refusal) {
+		return refusal.Message, nil
+	}
+	return "", err
 }
 
 // CheckDeleteTemplate refuses to remove a template that nodes use.
@@ -220,7 +349,11 @@ func (s *Service) checkJoinConfig(ctx context.Context, v *store.View, acct store
 // checkConfig judges the config of a module that is written for a node, or for a template where node is "".
 func (s *Service) checkConfig(ctx context.Context, v *store.View, acct store.AccountID, node store.NodeID, m store.Module, config store.Object) (store.Object, []Warning, error) {
 	config = object(config)
-	if err := schema.ValidateConfig(m.ConfigSchema.V, config); err != nil {
+	full, err := declaredModule(ctx, v, m)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := schema.ValidateConfig(full.ConfigSchema.V, config); err != nil {
 		return nil, nil, err
 	}
 	normalised, warnings, err := s.Cluster.CheckTarget(ctx, v, acct, node, m, config)
@@ -272,7 +405,11 @@ func (s *Service) Assign(ctx context.Context, tx *store.Tx, acct store.AccountID
 	if err := audit(ctx, tx, acct, "created", resourceTemplateModule, string(j.ID), nil, joinValues(j)); err != nil {
 		return Joined{}, err
 	}
-	return s.mutated(ctx, tx, j, "module_assigned", warnings)
+	idle, err := unservedNow(ctx, &tx.View, m)
+	if err != nil {
+		return Joined{}, err
+	}
+	return s.mutated(ctx, tx, j, "module_assigned", append(warnings, idle...))
 }
 
 // UpdateJoin edits a join. Assignments follow at the next apply.
@@ -310,6 +447,33 @@ func (s *Service) UpdateJoin(ctx context.Context, tx *store.Tx, acct store.Accou
 		}
 	}
 	return s.mutated(ctx, tx, j, change, warnings)
+}
+
+// JoinExists says whether a template has a module; both must exist.
+func (s *Service) JoinExists(ctx context.Context, v *store.View, acct store.AccountID, template store.TemplateID, module store.ModuleID) (bool, error) {
+	if _, _, err := s.joined(ctx, v, acct, JoinInput{TemplateID: template, ModuleID: module}); err != nil {
+		return false, err
+	}
+	_, err := store.TemplateModuleOf(ctx, v, acct, template, module)
+	if errors.Is(err, store.ErrNoRow) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Unassign takes a join away. Assignments that came from it keep their source, so that a purge finds them.
+func (s *Service) Unassign(ctx context.Context, tx *store.Tx, acct store.AccountID, template store.TemplateID, module store.ModuleID) (Joined, error) {
+	j, err := store.TemplateModuleOf(ctx, &tx.View, acct, template, module)
+	if err != nil {
+		return Joined{}, err
+	}
+	if err := store.DeleteTemplateModule(ctx, tx, acct, j.ID); err != nil {
+		return Joined{}, err
+	}
+	if err := audit(ctx, tx, acct, "deleted", resourceTemplateModule, string(j.ID), joinValues(j), nil); err != nil {
+		return Joined{}, err
+	}
+	return s.mutated(ctx, tx, j, "module_unassigned", nil)
 }
 
 func (s *Service) mutated(ctx context.Context, tx *store.Tx, j store.TemplateModule, change string, warnings []Warning) (Joined, error) {

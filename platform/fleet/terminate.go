@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -30,23 +29,41 @@ func (s *Service) CheckTerminate(ctx context.Context, v *store.View, acct store.
 	if _, ok := after(eventTerminate, i.Status); !ok {
 		return refuseTransition("terminate", eventTerminate, i.Status)
 	}
-	if h := i.Hold.V; h != nil && v.Now().Before(h.ExpiresAt.Time) {
-		return schema.Errorf(schema.PreconditionFailed, "operations on instance %s are held until %s: %s", i.Name, h.ExpiresAt, h.Reason).
-			WithDetail("hold", h)
+	if err := refuseHeld(v, i); err != nil {
+		return err
 	}
+	if err := refuseReplaced(ctx, v, i); err != nil {
+		return err
+	}
+	return s.endForbidden(ctx, v, i)
+}
+
+// endForbidden refuses what a floor forbids, or an act that has no outcome yet.
+func (s *Service) endForbidden(ctx context.Context, v *store.View, i store.Instance) error {
 	if i.Intent == store.IntentCreate {
 		return schema.Errorf(schema.Unavailable, "the machine of instance %s is being made", i.Name)
 	}
-	return s.Cluster.RemovalForbidden(ctx, v, acct, id)
+	if _, powering := powerIntents[i.Intent]; powering {
+		return refuseBusy(i)
+	}
+	if i.Provisioning.V.HostsPlatform {
+		return schema.Errorf(schema.PreconditionFailed, "self_management_violation: instance %s hosts the platform itself: move that first", i.Name)
+	}
+	return s.Cluster.RemovalForbidden(ctx, v, i.AccountID, i.ID)
 }
 
 // Terminate writes the intent: member and peers of the instance leave, and its machine is to end.
 func (s *Service) Terminate(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.InstanceID) (Ending, error) {
+	return s.end(ctx, tx, acct, id, "terminated")
+}
+
+// end is Terminate, and says why a membership ended.
+func (s *Service) end(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.InstanceID, why string) (Ending, error) {
 	i, err := InstanceByID(ctx, &tx.View, acct, id)
 	if err != nil || !i.Live() {
 		return Ending{Instance: i, done: true}, err
 	}
-	member, err := s.Cluster.RemoveInstance(ctx, tx, acct, id, "terminated")
+	member, err := s.Cluster.RemoveInstance(ctx, tx, acct, id, why)
 	if err != nil {
 		return Ending{}, fmt.Errorf("end the membership: %w", err)
 	}
@@ -83,26 +100,17 @@ func memberValues(n store.ClusterNode) store.Object {
 		"pod_cidr": nil, "last_heartbeat_at": nil}
 }
 
-// cancelTasks ends the work that an instance's agent will not do any more.
+// cancelTasks ends the work that an instance's agent will not do any more. A replacement goes on: it is what ends it.
 func cancelTasks(ctx context.Context, tx *store.Tx, i store.Instance) error {
 	open, err := store.OpenTasksOf(ctx, &tx.View, i.AccountID, string(i.ID))
 	if err != nil {
 		return err
 	}
-	at := store.At(tx.Now())
 	for _, t := range open {
-		was := t.Status
-		t.CompletedAt = &at
-		t.Status = store.TaskCancelled
-		if was == store.TaskRunning {
-			t.Status = store.TaskAborted
+		if t.Command == commandReplace {
+			continue
 		}
-		t.Events.V = append(t.Events.V, store.TaskEvent{At: at, Type: t.Status, Message: "the instance ends", Data: json.RawMessage("null")})
-		if _, err := store.UpdateTask(ctx, tx, t); err != nil {
-			return err
-		}
-		err := audit(ctx, tx, i.AccountID, "updated", resourceTask, string(t.ID), store.Object{"status": was}, store.Object{"status": t.Status})
-		if err != nil {
+		if err := endTask(ctx, tx, t, withdrawn(t), "the instance ends", nil); err != nil {
 			return err
 		}
 	}
@@ -120,11 +128,11 @@ func (s *Service) EndMachine(ctx context.Context, e Ending) error {
 	if e.done || e.machine == "" {
 		return nil
 	}
-	adapter := s.Providers[e.by]
-	if adapter == nil {
-		return fmt.Errorf("this platform has no adapter for providers of type %s", e.by)
+	adapter, err := s.adapter(e.by)
+	if err != nil {
+		return err
 	}
-	err := adapter.Terminate(ctx, e.machine)
+	err = adapter.Terminate(ctx, e.machine)
 	if errors.Is(err, provider.ErrNotFound) {
 		return nil
 	}
@@ -137,26 +145,25 @@ func (s *Service) EndMachine(ctx context.Context, e Ending) error {
 // FinishTerminate writes what came of an intent. A refusal beside a nil error is committed with the rows, and answered.
 func (s *Service) FinishTerminate(ctx context.Context, tx *store.Tx, e Ending, outside error) (store.Instance, error, error) {
 	i, err := InstanceByID(ctx, &tx.View, e.Instance.AccountID, e.Instance.ID)
-	if err != nil || i.Intent != store.IntentTerminate {
+	switch {
+	case err != nil || !i.Live():
 		return i, nil, err
+	case outside != nil:
+		return s.endFailed(ctx, tx, i, e, outside)
+	case i.Intent != "" && i.Intent != store.IntentTerminate:
+		return i, refuseBusy(i), nil
 	}
-	was := i.Status
+	was := i.Status // the machine has ended: also where another call has written meanwhile that its own attempt failed
 	i.Intent = ""
-	if outside != nil {
-		if i, err = store.UpdateInstance(ctx, tx, i); err != nil {
-			return i, nil, err
-		}
-		err := audit(ctx, tx, i.AccountID, "updated", resourceInstance, string(i.ID), store.Object{"intent": store.IntentTerminate}, store.Object{"intent": nil})
-		return i, schema.Errorf(schema.Unavailable, "provider %s: %s", e.by, failureText(outside)).WithDetail("instance_id", i.ID).
-			WithDetail("step", "end_machine"), err
-	}
 	at := store.At(tx.Now())
 	i.Status, _ = after(eventTerminate, i.Status)
 	i.TerminatedAt = &at
+	cordon, hold := i.Cordon.V, i.Hold.V
+	i.Cordon.V, i.Hold.V = nil, nil
 	if i, err = store.UpdateInstance(ctx, tx, i); err != nil {
 		return i, nil, err
 	}
-	if err := store.EndCertificates(ctx, tx, i.ID, "", at); err != nil {
+	if err := s.endIdentity(ctx, tx, i, at); err != nil {
 		return i, nil, err
 	}
 	if err := store.DeleteEnrollmentTokens(ctx, tx, i.ID); err != nil {
@@ -166,6 +173,16 @@ func (s *Service) FinishTerminate(ctx context.Context, tx *store.Tx, e Ending, o
 	if err != nil {
 		return i, nil, err
 	}
+	if cordon != nil {
+		if err := closeCordon(ctx, tx, i, cordon); err != nil {
+			return i, nil, err
+		}
+	}
+	if hold != nil {
+		if err := closeHold(ctx, tx, i, *hold); err != nil {
+			return i, nil, err
+		}
+	}
 	detached := int64(0)
 	if l := i.Provisioning.V.Leaving; l != nil {
 		detached = l.DetachedPeers
@@ -174,11 +191,27 @@ func (s *Service) FinishTerminate(ctx context.Context, tx *store.Tx, e Ending, o
 		Payload: store.Object{"detached_peer_count": detached}})
 }
 
+// endFailed writes that a machine was not ended, where the intent stands still.
+func (s *Service) endFailed(ctx context.Context, tx *store.Tx, i store.Instance, e Ending, outside error) (store.Instance, error, error) {
+	refusal := schema.Errorf(schema.Unavailable, "provider %s: %s", e.by, failureText(outside)).WithDetail("instance_id", i.ID).
+		WithDetail("step", "end_machine")
+	if i.Intent != store.IntentTerminate {
+		return i, refusal, nil
+	}
+	i.Intent = ""
+	i, err := store.UpdateInstance(ctx, tx, i)
+	if err != nil {
+		return i, nil, err
+	}
+	return i, refusal, audit(ctx, tx, i.AccountID, "updated", resourceInstance, string(i.ID), store.Object{"intent": store.IntentTerminate},
+		store.Object{"intent": nil})
+}
+
 // recoverDeadline bounds one act that a start finishes.
 const recoverDeadline = 45 * time.Second
 
-// Recover finishes or fails the acts that a killed platform left without an outcome. It runs at the start, before calls
-// are served.
+// Recover finishes or fails the acts that a killed platform left without an outcome. It runs once, at the start; calls may come
+// beside it, and find what it has written.
 func (s *Service) Recover(ctx context.Context) error {
 	var left []store.Instance
 	err := s.DB.View(ctx, func(v *store.View) error {
@@ -189,20 +222,26 @@ func (s *Service) Recover(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look for acts without an outcome: %w", err)
 	}
+	var faults []error
 	for _, i := range left {
 		s.Log.Info().Str("instance", string(i.ID)).Str("intent", i.Intent).Msg("finishing an act that has no outcome")
-		finish := s.recoverCreate
-		if i.Intent == store.IntentTerminate {
+		finish := s.recoverPower
+		switch i.Intent {
+		case store.IntentCreate:
+			finish = s.recoverCreate
+		case store.IntentTerminate:
 			finish = s.recoverTerminate
+		case store.IntentDestroy:
+			finish = s.recoverDestroy
 		}
 		bounded, cancel := context.WithTimeout(ctx, recoverDeadline)
 		err := finish(bounded, i)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("finish the act on instance %s: %w", i.ID, err)
+			faults = append(faults, fmt.Errorf("finish the act on instance %s: %w", i.ID, err)) // the others are finished all the same
 		}
 	}
-	return nil
+	return errors.Join(append(faults, s.recoverConnections(ctx))...)
 }
 
 func (s *Service) recoverCreate(ctx context.Context, i store.Instance) error {

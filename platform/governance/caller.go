@@ -34,6 +34,8 @@ type Caller struct {
 	UserID    store.UserID    `json:"user_id"`
 	TokenID   store.TokenID   `json:"token_id"`
 	ReadOnly  bool            `json:"read_only"`
+	Toolsets  []string        `json:"toolsets,omitempty"` // that a token is narrowed to; nil: all
+	Granted   []string        `json:"granted,omitempty"`  // permissions held by name
 }
 
 // Human says whether the caller presented a person's credential.
@@ -58,38 +60,35 @@ func PlatformCaller(acct store.AccountID) Caller {
 // refused.
 func (s *Service) Current(ctx context.Context, v *store.View, c Caller) (Caller, error) {
 	if c.TokenID != "" {
-		var err error
-		if c, err = s.tokenNow(ctx, v, c); err != nil {
-			return c, err
-		}
+		return s.tokenNow(ctx, v, c)
 	}
-	if c.UserID == "" && c.Kind != KindPerson {
+	if c.Kind != KindPerson {
 		return c, nil
 	}
-	u, err := store.UserByRef(ctx, v, c.AccountID, string(c.UserID))
+	p, err := s.PersonOf(ctx, v, c.AccountID, c.UserID)
 	if errors.Is(err, store.ErrNoRow) {
 		return c, schema.Errorf(schema.PermissionDenied, "permission denied: the caller is gone")
 	}
 	if err != nil {
 		return c, fmt.Errorf("look for the caller: %w", err)
 	}
-	if c.Kind == KindPerson && (c.TokenID == "" || power[u.Role] < power[c.Role]) {
-		c.Role = u.Role // a token never holds more than whose it is
-	}
-	return c, nil
+	return p.caller(c.AccountID), nil
 }
 
-// power orders the roles of people.
-var power = map[string]int{RoleViewer: 0, RoleOperator: 1, RoleAdmin: 2}
-
+// tokenNow is the caller of a credential as it counts now.
 func (s *Service) tokenNow(ctx context.Context, v *store.View, c Caller) (Caller, error) {
 	t, err := store.TokenByID(ctx, v, c.AccountID, c.TokenID)
 	if err != nil && !errors.Is(err, store.ErrNoRow) {
 		return c, fmt.Errorf("look for the caller's token: %w", err)
 	}
-	if err != nil || t.RevokedAt != nil || (t.ExpiresAt != nil && !t.ExpiresAt.After(v.Now())) {
+	var now Caller
+	if err == nil {
+		now, _, err = s.tokenCaller(ctx, v, t)
+	}
+	switch {
+	case errors.Is(err, store.ErrNoRow), errors.Is(err, ErrNoCredential), err == nil && now.ID != c.ID:
 		return c, schema.Errorf(schema.PermissionDenied, "permission denied: the caller's token is no longer valid")
 	}
-	c.Role, c.ReadOnly = t.Role, t.ReadOnly
-	return c, nil
+	now.ReadOnly = now.ReadOnly || c.ReadOnly // a session may be narrower than its token
+	return now, err
 }

@@ -40,6 +40,9 @@ func (s *Service) CheckDecision(ctx context.Context, v *store.View, acct store.A
 	case d.PlanDigest != o.PlanDigest:
 		return o, store.User{}, errStale
 	}
+	if err := s.haltsApproval(ctx, v, o, d); err != nil {
+		return o, store.User{}, err
+	}
 	keys, err := s.Keys(ctx, v, acct)
 	if err != nil {
 		return o, store.User{}, err
@@ -58,6 +61,18 @@ func (s *Service) CheckDecision(ctx context.Context, v *store.View, acct store.A
 	return o, u, s.mayDecide(ctx, v, o, u)
 }
 
+// haltsApproval refuses an approval under an emergency stop, but for what ends it.
+func (s *Service) haltsApproval(ctx context.Context, v *store.View, o store.Operation, d Decision) error {
+	if d.Decision != Approve || o.Verb == VerbResume {
+		return nil
+	}
+	e, err := s.Stopped(ctx, v, o.AccountID)
+	if err != nil || e == nil {
+		return err
+	}
+	return e.refusal()
+}
+
 // decidedBy finds the key that signed a decision.
 func (s *Service) decidedBy(keys []Key, at int64, o store.Operation, decision, comment string, signature []byte) (Key, error) {
 	for _, k := range keys {
@@ -65,7 +80,7 @@ func (s *Service) decidedBy(keys []Key, at int64, o store.Operation, decision, c
 		if err != nil {
 			return Key{}, err
 		}
-		if found, ok := signer([]Key{k}, at, statement.Bytes(), signature); ok {
+		if found, ok := s.signer([]Key{k}, at, statement.Bytes(), signature); ok {
 			return found, nil
 		}
 	}
@@ -78,11 +93,11 @@ func (s *Service) mayDecide(ctx context.Context, v *store.View, o store.Operatio
 	if o.RequesterID != string(u.ID) {
 		return nil
 	}
-	people, err := store.Users(ctx, v, o.AccountID)
+	r, err := s.people(ctx, v, o.AccountID)
 	if err != nil {
-		return fmt.Errorf("list the account's people: %w", err)
+		return err
 	}
-	if len(people) > 1 {
+	if len(r.people) > 1 {
 		return schema.Errorf(schema.PermissionDenied, "permission denied: another person must decide what you asked for")
 	}
 	return nil
@@ -132,7 +147,7 @@ func (s *Service) Authorised(ctx context.Context, tx *store.Tx, id store.Operati
 }
 
 func (s *Service) approvedOnce(ctx context.Context, v *store.View, o store.Operation) error {
-	keys, err := s.Keys(ctx, v, o.AccountID)
+	known, err := s.known(ctx, v, o.AccountID)
 	if err != nil {
 		return err
 	}
@@ -140,7 +155,7 @@ func (s *Service) approvedOnce(ctx context.Context, v *store.View, o store.Opera
 	if err != nil {
 		return fmt.Errorf("read the record of operation %s: %w", o.ID, err)
 	}
-	recorded := false
+	recorded := int64(0)
 	for _, row := range rows {
 		var r decisionRecord
 		switch {
@@ -148,15 +163,27 @@ func (s *Service) approvedOnce(ctx context.Context, v *store.View, o store.Opera
 		case row.Action != Approved:
 			return schema.Errorf(schema.Conflict, "the operation was %s before", row.Action)
 		case decode(row.New, &r) && string(r.Signature) == string(o.Signature):
-			recorded = true
+			recorded = row.Sequence
 		}
 	}
-	if !recorded {
+	k := Key{}
+	if recorded > 0 {
+		if k, err = s.decidedBy(known.keys, 0, o, Approve, o.Comment, o.Signature); err != nil {
+			return err
+		}
+	}
+	// Who may not decide can have signed all the same, and written the rows by hand.
+	if recorded == 0 || !known.couldDecide(o, k.UserID, recorded) {
 		s.suspect(o.AccountID, "approval", string(o.ID))
 		return errSignature
 	}
-	_, err = s.decidedBy(keys, 0, o, Approve, o.Comment, o.Signature)
-	return err
+	return nil
+}
+
+// couldDecide says whether somebody could decide an operation when a row was written: what they asked for themselves only
+// while the account had nobody else.
+func (r *record) couldDecide(o store.Operation, id store.UserID, sequence int64) bool {
+	return r.could(id, decideOperations, sequence) && (o.RequesterID != string(id) || r.alone(id, sequence))
 }
 
 // Doubtful finds approved operations and reports whether each has an approval behind it: what a restart resumes, and
@@ -189,7 +216,7 @@ func (s *Service) Disregard(ctx context.Context, tx *store.Tx, o store.Operation
 	found := store.Object{"status": o.Status, "decided_by": Plain(o.DecidedBy, 64)}
 	o.Status, o.DecidedBy, o.DecisionKey, o.Comment, o.Signature, o.DecidedAt = Pending, "", nil, "", nil, nil
 	for _, row := range rows {
-		if row.Action != disregarded {
+		if row.Action != disregarded && row.Action != Approved { // a recorded approval that counted would not be here
 			o.Status = row.Action
 		}
 	}

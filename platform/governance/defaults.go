@@ -2,6 +2,7 @@ package governance
 
 // Defaults is every action category with its compiled-in verdict; an unknown category is require_approval.
 var Defaults = map[string]Verdict{
+	"platform.elicitation":                      AutoApprove, // no verb: parked calls are shown by MCP elicitation
 	"platform.emergency_stop":                   AutoApprove,
 	"platform.resume":                           AutoApprove,
 	"release.promote":                           RequireApproval,

@@ -9,9 +9,18 @@ import (
 	"powernode/store"
 )
 
+// vipFailover is what the platform goes on with under an emergency stop: a cluster's API moves to a ready server.
+const vipFailover = "system.k3s_api_vip_failover"
+
 // Decide says what the account's policies say of a call: the most specific wins, of equal rank the stricter; without
-// one the compiled-in default. What no person has signed can only make the answer stricter.
+// one the compiled-in default. What no person has signed can only make the answer stricter. Under an emergency stop the
+// platform itself starts nothing new.
 func (s *Service) Decide(ctx context.Context, v *store.View, c Caller, category string, scope Scope) (Verdict, error) {
+	if c.Kind == KindPlatform && category != vipFailover {
+		if e, err := s.Stopped(ctx, v, c.AccountID); err != nil || e != nil {
+			return Block, err
+		}
+	}
 	stand, err := s.standing(ctx, v, c.AccountID)
 	if err != nil {
 		return "", fmt.Errorf("read policies of %s: %w", category, err)

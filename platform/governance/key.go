@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -73,27 +74,29 @@ type anchors struct {
 // one counts only when a key that stood then has signed it, or root has: who can write the database can append a row
 // to the chain, but neither of these.
 func (s *Service) Keys(ctx context.Context, v *store.View, acct store.AccountID) ([]Key, error) {
-	rows, err := store.AuditOf(ctx, v, acct, userType, "")
+	r, err := s.known(ctx, v, acct)
 	if err != nil {
-		return nil, fmt.Errorf("read the record of human keys: %w", err)
+		return nil, err
 	}
-	var keys []Key
-	var hashes []string
-	for _, row := range rows {
-		if row.Action != keyCreated {
-			continue
-		}
-		k, ok := s.accept(keys, row)
-		if !ok {
-			continue
-		}
-		keys, hashes = replace(keys, k), append(hashes, row.Hash)
+	return r.keys, nil
+}
+
+// known is the record of an account's people, without keys where the record of those does not count.
+func (s *Service) known(ctx context.Context, v *store.View, acct store.AccountID) (*record, error) {
+	r, err := s.people(ctx, v, acct)
+	if err == nil && !s.counts(acct, r) {
+		r.keys = nil
 	}
-	if !s.anchored(acct, hashes) {
-		s.Log.Error().Str("account", string(acct)).Msg("the record of human keys is not the one that stood here before: no key counts")
-		return nil, nil
+	return r, err
+}
+
+// counts says whether the record of keys goes on where this process last saw it.
+func (s *Service) counts(acct store.AccountID, r *record) bool {
+	if s.anchored(acct, r.hashes) {
+		return true
 	}
-	return keys, nil
+	s.Log.Error().Str("account", string(acct)).Msg("the record of human keys is not the one that stood here before: no key counts")
+	return false
 }
 
 // anchored says whether the records go on where this process last saw them.
@@ -126,28 +129,41 @@ type keyRecord struct {
 	Authority    []byte `json:"authority"`
 }
 
-func (s *Service) accept(keys []Key, row store.AuditEntry) (Key, bool) {
-	var r keyRecord
-	if !decode(row.New, &r) || len(r.PublicKey) != ed25519.PublicKeySize {
+func (s *Service) accept(r *record, row store.AuditEntry) (Key, bool) {
+	var made keyRecord
+	if !decode(row.New, &made) || len(made.PublicKey) != ed25519.PublicKeySize {
 		return Key{}, false
 	}
-	k := Key{UserID: store.UserID(row.ResourceID), Email: r.Email, Public: r.PublicKey, From: row.Sequence}
-	statement := KeyStatement{AccountID: row.AccountID, Email: r.Email, PublicKey: r.PublicKey}.Bytes()
-	if !ed25519.Verify(k.Public, statement, r.Proof) {
-		return k, false
-	}
+	k := Key{UserID: store.UserID(row.ResourceID), Email: made.Email, Public: made.PublicKey, From: row.Sequence}
+	statement := KeyStatement{AccountID: row.AccountID, Email: made.Email, PublicKey: made.PublicKey}.Bytes()
 	switch {
-	case len(keys) == 0:
+	case !s.memo.verify(k.Public, statement, made.Proof), r.had(k.Public):
+		return k, false
+	case len(r.keys) == 0:
 		return k, true
-	case r.AuthorisedBy == byRoot:
+	case r.people[k.UserID].Email != k.Email:
+		return k, false
+	case made.AuthorisedBy == byRoot:
 		return k, s.rootNames(k.Public)
 	}
-	for _, standing := range keys {
-		if standing.Until == 0 && ed25519.Verify(standing.Public, statement, r.Authority) {
-			return k, true
-		}
+	return k, s.authorises(r, k.UserID, statement, made.Authority)
+}
+
+// had says whether a key stands in the record already. A key is recorded once: what gave it to somebody, a signature or
+// root's word, would give it back after it was replaced, or its owner was removed.
+func (r *record) had(public ed25519.PublicKey) bool {
+	return slices.ContainsFunc(r.keys, func(k Key) bool { return k.Public.Equal(public) })
+}
+
+// authorises says whether a signature gives a person a new key: one by the key that it replaces, or for somebody who has
+// none, one by an administrator's.
+func (s *Service) authorises(r *record, id store.UserID, statement, authority []byte) bool {
+	has := false
+	for _, k := range r.keys {
+		has = has || k.UserID == id && k.Until == 0
 	}
-	return k, false
+	by, ok := s.signer(r.keys, 0, statement, authority)
+	return ok && (by.UserID == id || !has && r.people[by.UserID].Role == RoleAdmin)
 }
 
 func replace(keys []Key, k Key) []Key {
@@ -185,10 +201,10 @@ func (s *Service) HasKey(ctx context.Context, v *store.View, acct store.AccountI
 
 // signer finds the key that signed a statement: one that stands now, or one that stood at the given sequence of the
 // audit chain where that is not 0.
-func signer(keys []Key, at int64, statement, signature []byte) (Key, bool) {
+func (s *Service) signer(keys []Key, at int64, statement, signature []byte) (Key, bool) {
 	for _, k := range keys {
 		stands := k.Until == 0 || (at != 0 && at > k.From && at < k.Until)
-		if stands && ed25519.Verify(k.Public, statement, signature) {
+		if stands && s.memo.verify(k.Public, statement, signature) {
 			return k, true
 		}
 	}
@@ -200,15 +216,21 @@ func (s *Service) RecordKey(ctx context.Context, tx *store.Tx, acct store.Accoun
 	if err := in.check(acct); err != nil {
 		return store.User{}, err
 	}
-	keys, err := s.Keys(ctx, &tx.View, acct)
+	known, err := s.people(ctx, &tx.View, acct)
 	if err != nil {
 		return store.User{}, err
 	}
-	authorisedBy, err := s.keyAuthority(keys, acct, in)
+	if !s.counts(acct, known) {
+		return store.User{}, errNotAuthorised
+	}
+	if known.had(in.PublicKey) {
+		return store.User{}, schema.Errorf(schema.Conflict, "this key was recorded before: a key is used once")
+	}
+	authorisedBy, err := s.keyAuthority(known, known.named(in.Email), acct, in)
 	if err != nil {
 		return store.User{}, err
 	}
-	u, err := s.person(ctx, tx, acct, keys, in)
+	u, err := s.person(ctx, tx, acct, known, in)
 	if err != nil {
 		return u, err
 	}
@@ -242,31 +264,37 @@ func (in KeyInput) check(acct store.AccountID) error {
 
 func isControl(r rune) bool { return r < 0x20 || r == 0x7f }
 
-func (s *Service) keyAuthority(keys []Key, acct store.AccountID, in KeyInput) (string, error) {
+// errNotAuthorised refuses a key that nobody who may has signed.
+var errNotAuthorised = schema.Errorf(schema.PermissionDenied, "there is a human key already: replacing it needs the old one, or root; "+
+	"an administrator's gives one to somebody who has none")
+
+func (s *Service) keyAuthority(known *record, id store.UserID, acct store.AccountID, in KeyInput) (string, error) {
 	statement := KeyStatement{AccountID: acct, Email: in.Email, PublicKey: in.PublicKey}.Bytes()
-	if len(keys) == 0 {
+	switch {
+	case len(known.keys) == 0:
 		return byFirst, nil
-	}
-	if _, ok := signer(keys, 0, statement, in.Authority); ok {
+	case s.authorises(known, id, statement, in.Authority):
 		return byKey, nil
-	}
-	if s.rootNames(in.PublicKey) {
+	case s.rootNames(in.PublicKey):
 		return byRoot, nil
 	}
-	return "", schema.Errorf(schema.PermissionDenied, "there is a human key already: replacing it needs the old one, or root")
+	return "", errNotAuthorised
 }
 
 // person finds whose key it is, or makes the account's first person.
-func (s *Service) person(ctx context.Context, tx *store.Tx, acct store.AccountID, keys []Key, in KeyInput) (store.User, error) {
+func (s *Service) person(ctx context.Context, tx *store.Tx, acct store.AccountID, known *record, in KeyInput) (store.User, error) {
 	u, err := store.UserByRef(ctx, &tx.View, acct, in.Email)
-	if err == nil {
-		return u, nil
-	}
-	if !errors.Is(err, store.ErrNoRow) {
+	if err != nil && !errors.Is(err, store.ErrNoRow) {
 		return u, fmt.Errorf("look for the person: %w", err)
 	}
-	if len(keys) > 0 {
-		return u, schema.Errorf(schema.NotFound, "the account has nobody with this e-mail address")
+	if len(known.keys) > 0 {
+		if _, there := known.people[u.ID]; err != nil || !there {
+			return u, schema.Errorf(schema.NotFound, "the account has nobody with this e-mail address")
+		}
+		return u, nil
+	}
+	if err == nil {
+		return u, nil
 	}
 	u = store.User{ID: store.UserID(tx.NewID()), AccountID: acct, Email: in.Email, Name: in.Name, Role: RoleAdmin}
 	if err := store.InsertUser(ctx, tx, u); err != nil {

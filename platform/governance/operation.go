@@ -51,6 +51,7 @@ type ParkInput struct {
 	Caller      Caller
 	Verb        string
 	Arguments   json.RawMessage // normalised
+	Shown       any             // the arguments without secrets
 	Category    string
 	Description string // the assistant's words, with request_confirmation
 	Plan        *store.Plan
@@ -72,8 +73,7 @@ func ExpiryAt(parked time.Time) store.Time { return store.At(parked.Add(operatio
 // Park writes a call that waits for a person. The same call of the same caller, with the same plan, is the same
 // operation; one whose plan has changed meanwhile can't be approved any more and makes room for a new one.
 func (s *Service) Park(ctx context.Context, tx *store.Tx, in ParkInput) (Parked, error) {
-	sum := sha256.Sum256(inOrder(in.Arguments))
-	hash, digest := hex.EncodeToString(sum[:]), Digest(in.Verb, in.Arguments, in.Plan)
+	hash, digest := ArgumentsHash(in.Arguments), Digest(in.Verb, in.Arguments, in.Plan)
 	o, err := store.PendingOperation(ctx, &tx.View, in.Caller.AccountID, in.Verb, hash, in.Caller.ID)
 	if err != nil && !errors.Is(err, store.ErrNoRow) {
 		return Parked{}, fmt.Errorf("look for the same call: %w", err)
@@ -90,11 +90,7 @@ func (s *Service) Park(ctx context.Context, tx *store.Tx, in ParkInput) (Parked,
 		Status: Pending, ActionCategory: in.Category, Description: in.Description, PlanDigest: digest,
 		CreatedAt: store.At(tx.Now()), ExpiresAt: ExpiryAt(tx.Now())}
 	o.RequestedBy.V, o.Effects.V = object(in.Caller), Effects(in.Plan)
-	var shown any
-	if err := json.Unmarshal(in.Arguments, &shown); err != nil {
-		return Parked{}, fmt.Errorf("read the arguments to park: %w", err)
-	}
-	o.ArgumentsShown.V = Mask(shown)
+	o.ArgumentsShown.V = in.Shown
 	if o.Arguments, err = s.Sealer.Seal(tx, argumentsPurpose(o.ID), in.Arguments); err != nil {
 		return Parked{}, err
 	}

@@ -74,11 +74,13 @@ var Permissions = map[string][]string{
 const (
 	decideOperations = "approve"
 	managePolicies   = "policies"
+	managePeople     = "users, tokens"
 )
 
 var peoplesPermissions = map[string][]string{
 	decideOperations: people,
 	managePolicies:   admins,
+	managePeople:     admins,
 }
 
 // Permits says whether the caller's role holds a permission. The platform's own principal holds every one; a name that

@@ -25,11 +25,14 @@ type Effect struct {
 	After        store.Object `json:"after"`
 }
 
-// Effects are the changes of a plan as they are shown, in the order in which the run makes them: what is secret by its
-// name is masked, as it is in the arguments.
+// Effects are the changes of a plan as they are shown, in the order in which the run makes them: each with what people call
+// the row, and with what is secret by its name masked, as it is in the arguments.
 func Effects(p *store.Plan) []Effect {
 	out := effects(p)
 	for i := range out {
+		if out[i].Name == nil {
+			out[i].Name = orNil(p.Names[p.Effects[i].ResourceID])
+		}
 		out[i].Before, out[i].After = Mask(out[i].Before).(store.Object), Mask(out[i].After).(store.Object)
 	}
 	return out
@@ -74,6 +77,12 @@ func Digest(verb string, arguments json.RawMessage, p *store.Plan) string {
 		Grounds   []ground        `json:"grounds"`
 	}{verb, inOrder(arguments), effects(p), grounds}))
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// ArgumentsHash names normalised arguments: equal ones have the same.
+func ArgumentsHash(arguments json.RawMessage) string {
+	sum := sha256.Sum256(inOrder(arguments))
+	return hex.EncodeToString(sum[:])
 }
 
 // inOrder spells arguments with all keys sorted, those of free-form objects too: equal arguments are equal bytes.

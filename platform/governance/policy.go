@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -53,7 +52,7 @@ func (s *Service) standing(ctx context.Context, v *store.View, acct store.Accoun
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	keys, err := s.Keys(ctx, v, acct)
+	known, err := s.known(ctx, v, acct)
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +62,7 @@ func (s *Service) standing(ctx context.Context, v *store.View, acct store.Accoun
 		if !decode(row.New, &r) || r.Policy.AccountID != acct || string(r.Policy.PolicyID) != row.ResourceID {
 			continue
 		}
-		k, signed := signer(keys, row.Sequence, r.Policy.Bytes(), r.Signature)
-		if !signed || k.UserID != r.Policy.UserID {
+		if !s.policyFits(known, row.Sequence, r) {
 			continue
 		}
 		if r.Policy.Verdict == Unset {
@@ -78,6 +76,12 @@ func (s *Service) standing(ctx context.Context, v *store.View, acct store.Accoun
 		}
 	}
 	return stand, nil
+}
+
+// policyFits says whether somebody has signed a record who could then.
+func (s *Service) policyFits(known *record, sequence int64, r policyRecord) bool {
+	k, signed := s.signer(known.keys, sequence, r.Policy.Bytes(), r.Signature)
+	return signed && k.UserID == r.Policy.UserID && known.could(k.UserID, managePolicies, sequence)
 }
 
 // copied says whether a row of the table is what the chain says.
@@ -252,12 +256,8 @@ func checkNew(ctx context.Context, v *store.View, acct store.AccountID, p Policy
 
 func checkPolicy(p PolicyStatement) error {
 	if _, known := Defaults[p.ActionCategory]; !known {
-		candidates := []string{}
-		if near := schema.Nearest(p.ActionCategory, slices.Sorted(maps.Keys(Defaults))); near != "" {
-			candidates = []string{near}
-		}
 		return schema.InvalidArgument("/action_category", Plain(p.ActionCategory, 64), "unknown action category %s",
-			Quote(p.ActionCategory)).WithCandidates(candidates)
+			Quote(p.ActionCategory)).WithCandidates(NearCategories(p.ActionCategory))
 	}
 	if p.Verdict == Unset {
 		return nil
@@ -282,7 +282,7 @@ func (s *Service) signedBy(ctx context.Context, v *store.View, acct store.Accoun
 	if len(keys) == 0 {
 		return store.User{}, errNoKey
 	}
-	k, ok := signer(keys, 0, p.Bytes(), signature)
+	k, ok := s.signer(keys, 0, p.Bytes(), signature)
 	if !ok || p.AccountID != acct || k.UserID != p.UserID {
 		s.suspect(acct, "policy", string(p.PolicyID))
 		return store.User{}, errSignature
@@ -292,17 +292,17 @@ func (s *Service) signedBy(ctx context.Context, v *store.View, acct store.Accoun
 
 // keyHolder is the person whose key it is, with the permission that the deed needs.
 func (s *Service) keyHolder(ctx context.Context, v *store.View, acct store.AccountID, k Key, permission string) (store.User, error) {
-	u, err := store.UserByRef(ctx, v, acct, string(k.UserID))
+	p, err := s.PersonOf(ctx, v, acct, k.UserID)
 	if errors.Is(err, store.ErrNoRow) {
-		return u, schema.Errorf(schema.PermissionDenied, "permission denied: the key's owner is gone")
+		return store.User{}, schema.Errorf(schema.PermissionDenied, "permission denied: the key's owner is gone")
 	}
 	if err != nil {
-		return u, fmt.Errorf("look for the key's owner: %w", err)
+		return store.User{}, fmt.Errorf("look for the key's owner: %w", err)
 	}
-	if !slices.Contains(peoplesPermissions[permission], u.Role) {
-		return u, schema.Errorf(schema.PermissionDenied, "permission denied: %s required", permission)
+	if !slices.Contains(peoplesPermissions[permission], p.Role) {
+		return store.User{}, schema.Errorf(schema.PermissionDenied, "permission denied: %s required", permission)
 	}
-	return u, nil
+	return store.UserByRef(ctx, v, acct, string(k.UserID))
 }
 
 // Sign signs a statement; it is here so that signing and verifying stay beside each other.

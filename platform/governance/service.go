@@ -14,4 +14,6 @@ type Service struct {
 
 	anchors  anchors
 	suspects suspects
+	memo     memo
+	used     used
 }

@@ -24,8 +24,9 @@ type Proof struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Prove walks the audit chain and holds every decision, policy and human key against it. What it can't show: a chain
-// that was rewritten from its first row on while no platform ran.
+// Prove walks the audit chain and holds every decision, policy, person, credential and human key against it. What it can't
+// show is what somebody who writes the database does with hashes that fit: take rows away from the chain's end, or add such
+// as need no signature, an emergency stop's end among them. Against that only another user for the platform helps.
 func (s *Service) Prove(ctx context.Context, v *store.View) (Proof, error) {
 	p := Proof{Findings: []Finding{}}
 	var err error
@@ -42,7 +43,7 @@ func (s *Service) Prove(ctx context.Context, v *store.View) (Proof, error) {
 		return p, fmt.Errorf("list accounts: %w", err)
 	}
 	for _, a := range accounts {
-		for _, prove := range []func(context.Context, *store.View, store.AccountID, *Proof) error{s.proveKeys, s.provePolicies, s.proveOperations} {
+		for _, prove := range []func(context.Context, *store.View, store.AccountID, *Proof) error{s.provePeople, s.proveTokens, s.provePolicies, s.proveOperations} {
 			if err := prove(ctx, v, a.ID, &p); err != nil {
 				return p, err
 			}
@@ -55,41 +56,53 @@ func (p *Proof) add(table, id, reason string, args ...any) {
 	p.Findings = append(p.Findings, Finding{table, id, fmt.Sprintf(reason, args...)})
 }
 
-func (s *Service) proveKeys(ctx context.Context, v *store.View, acct store.AccountID, p *Proof) error {
-	rows, err := store.AuditOf(ctx, v, acct, userType, "")
+func (s *Service) provePeople(ctx context.Context, v *store.View, acct store.AccountID, p *Proof) error {
+	r, err := s.people(ctx, v, acct)
 	if err != nil {
-		return fmt.Errorf("read the record of human keys: %w", err)
+		return err
 	}
-	var keys []Key
-	var hashes []string
-	for _, row := range rows {
-		if row.Action != keyCreated {
-			continue
+	for _, row := range r.rows {
+		if reason := r.odd[row.Sequence]; reason != "" {
+			p.add("audit", string(row.ID), "%s", reason)
 		}
-		k, ok := s.accept(keys, row)
-		if !ok {
-			p.add("audit", string(row.ID), "it records a human key that no earlier key and not root has put there: the key does not count")
-			continue
-		}
-		keys, hashes = replace(keys, k), append(hashes, row.Hash)
 	}
-	if !s.anchored(acct, hashes) {
-		p.add("audit", string(rewritten(rows)), "the record of human keys was rewritten under this control plane: no key counts")
+	if !s.anchored(acct, r.hashes) {
+		p.add("audit", string(rewritten(r.rows)), "the record of human keys was rewritten under this control plane: no key counts")
 	}
 	users, err := store.Users(ctx, v, acct)
 	if err != nil {
 		return fmt.Errorf("list people: %w", err)
 	}
+	present := map[store.UserID]bool{}
 	for _, u := range users {
-		i := slices.IndexFunc(keys, func(k Key) bool { return k.UserID == u.ID && k.Until == 0 })
-		switch {
-		case i < 0 && len(u.PublicKey) > 0:
-			p.add("users", string(u.ID), "its public key is in no record")
-		case i >= 0 && !bytes.Equal(keys[i].Public, u.PublicKey):
-			p.add("users", string(u.ID), "its public key is not the recorded one")
+		present[u.ID] = true
+		if reason := r.unlike(u); reason != "" {
+			p.add("users", string(u.ID), "%s", reason)
+		}
+	}
+	for id := range r.people {
+		if !present[id] {
+			p.add("users", string(id), "the person is recorded, and their row is gone")
 		}
 	}
 	return nil
+}
+
+// unlike says what of a person's row is not as recorded; "" is nothing.
+func (r *record) unlike(u store.User) string {
+	i := slices.IndexFunc(r.keys, func(k Key) bool { return k.UserID == u.ID && k.Until == 0 })
+	stands, there := r.people[u.ID]
+	switch {
+	case i < 0 && len(u.PublicKey) > 0:
+		return "its public key is in no record"
+	case i >= 0 && !bytes.Equal(r.keys[i].Public, u.PublicKey):
+		return "its public key is not the recorded one"
+	case !there && len(r.keys) > 0:
+		return "no administrator has signed the person"
+	case there && (u.Role != stands.Role || u.Email != stands.Email || !slices.Equal(u.Grants, stands.Grants)):
+		return fmt.Sprintf("it is not as recorded: %s, %s", stands.Email, stands.Role)
+	}
+	return ""
 }
 
 // rewritten names the row that stands where the record of human keys begins; empty: none does any more.
@@ -133,7 +146,7 @@ func (s *Service) provePolicyRecords(ctx context.Context, v *store.View, acct st
 	if err != nil {
 		return fmt.Errorf("read the record of policies: %w", err)
 	}
-	keys, err := s.Keys(ctx, v, acct)
+	known, err := s.known(ctx, v, acct)
 	if err != nil {
 		return err
 	}
@@ -144,8 +157,8 @@ func (s *Service) provePolicyRecords(ctx context.Context, v *store.View, acct st
 			p.add("audit", string(row.ID), "it is no record of a policy")
 			continue
 		}
-		if _, ok := signer(keys, row.Sequence, r.Policy.Bytes(), r.Signature); !ok {
-			p.add("audit", string(row.ID), "the policy's signature is not by a human key")
+		if !s.policyFits(known, row.Sequence, r) {
+			p.add("audit", string(row.ID), "the policy's signature is not by an administrator's human key")
 			continue
 		}
 		if r.Policy.Verdict != Unset && created[r.Policy.PolicyID] {
@@ -157,7 +170,7 @@ func (s *Service) provePolicyRecords(ctx context.Context, v *store.View, acct st
 }
 
 func (s *Service) proveOperations(ctx context.Context, v *store.View, acct store.AccountID, p *Proof) error {
-	keys, err := s.Keys(ctx, v, acct)
+	known, err := s.known(ctx, v, acct)
 	if err != nil {
 		return err
 	}
@@ -174,7 +187,7 @@ func (s *Service) proveOperations(ctx context.Context, v *store.View, acct store
 		return fmt.Errorf("list operations: %w", err)
 	}
 	for _, o := range operations {
-		if reason := s.misfit(keys, o, record[string(o.ID)]); reason != "" {
+		if reason := s.misfit(known, o, record[string(o.ID)]); reason != "" {
 			p.add("operations", string(o.ID), "%s", reason)
 		}
 		delete(record, string(o.ID))
@@ -186,9 +199,9 @@ func (s *Service) proveOperations(ctx context.Context, v *store.View, acct store
 }
 
 // misfit says what of an operation does not fit its record; "" is nothing.
-func (s *Service) misfit(keys []Key, o store.Operation, record []store.AuditEntry) string {
+func (s *Service) misfit(known *record, o store.Operation, rows []store.AuditEntry) string {
 	status, decided, byHand := Pending, false, false
-	for _, row := range record {
+	for _, row := range rows {
 		if byHand = row.Action == disregarded; byHand {
 			continue
 		}
@@ -198,8 +211,8 @@ func (s *Service) misfit(keys []Key, o store.Operation, record []store.AuditEntr
 				return fmt.Sprintf("its record says %s after %s", row.Action, status)
 			}
 			decided = true
-			if !s.decisionFits(keys, o, row) {
-				return "its decision has no valid signature by a human key"
+			if !s.decisionFits(known, o, row) {
+				return "its decision has no valid signature by the human key of somebody who could decide it"
 			}
 		case Executing:
 			if status != Approved {
@@ -223,7 +236,8 @@ func (s *Service) misfit(keys []Key, o store.Operation, record []store.AuditEntr
 	return ""
 }
 
-func (s *Service) decisionFits(keys []Key, o store.Operation, row store.AuditEntry) bool {
+// decisionFits says whether an operation's decision is the recorded one, by somebody who could decide it then.
+func (s *Service) decisionFits(known *record, o store.Operation, row store.AuditEntry) bool {
 	var r decisionRecord
 	if !decode(row.New, &r) || !bytes.Equal(r.Signature, o.Signature) || r.Comment != o.Comment || string(r.UserID) != o.DecidedBy {
 		return false
@@ -236,6 +250,6 @@ func (s *Service) decisionFits(keys []Key, o store.Operation, row store.AuditEnt
 	if err != nil {
 		return false
 	}
-	k, ok := signer(keys, row.Sequence, statement.Bytes(), r.Signature)
-	return ok && k.UserID == r.UserID
+	k, ok := s.signer(known.keys, row.Sequence, statement.Bytes(), r.Signature)
+	return ok && k.UserID == r.UserID && known.couldDecide(o, k.UserID, row.Sequence)
 }

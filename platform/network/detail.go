@@ -107,8 +107,7 @@ func (s *Service) measured(ctx context.Context, v *store.View, acct store.Accoun
 	for _, p := range peers {
 		m := byPeer[string(p.ID)]
 		m.Status = PeerStatus(m.LastHandshakeAt, v.Now())
-		given := netip.AddrPortFrom(hosts[p.ID].PrivateIP.Addr, uint16(p.ListenPort))
-		m.name(p, append(reported[p.ID], given))
+		m.name(proposed(p, hosts[p.ID]), append(reported[p.ID], givenEndpoints(p, hosts[p.ID])...))
 		out[p.ID] = *m
 	}
 	return out, nil

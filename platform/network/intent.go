@@ -55,8 +55,11 @@ func (s *Service) fillMembers(ctx context.Context, v *store.View, n store.Networ
 	}
 	for _, p := range peers {
 		host := hosts[p.ID]
-		if given := netip.AddrPortFrom(host.PrivateIP.Addr, uint16(p.ListenPort)); given.IsValid() && !slices.Contains(reported[p.ID], given) {
-			reported[p.ID] = append(reported[p.ID], given)
+		p = proposed(p, host)
+		for _, given := range givenEndpoints(p, host) {
+			if !slices.Contains(reported[p.ID], given) {
+				reported[p.ID] = append(reported[p.ID], given)
+			}
 		}
 		in.Members = append(in.Members, sdwan.Member{PeerID: string(p.ID), Name: host.Name, InstanceID: string(p.InstanceID),
 			RegionID: string(host.RegionID), Address: p.Address.Addr, AddressV4: p.AddressV4.Addr, ShortID: p.ShortID, ListenPort: p.ListenPort,
@@ -65,6 +68,24 @@ func (s *Service) fillMembers(ctx context.Context, v *store.View, n store.Networ
 			LANSubnets: p.LANSubnets, PodCIDRs: p.PodCIDRs, Tags: p.Tags})
 	}
 	return nil
+}
+
+// proposed is a peer that names no endpoint of its own with the one that its node's operator names for it.
+func proposed(p store.Peer, h store.PeerHost) store.Peer {
+	if p.EndpointHost == "" && p.EndpointHostV4 == "" && p.EndpointHostV6 == "" {
+		p.EndpointHost = h.PublicAddress
+	}
+	return p
+}
+
+// givenEndpoints are those of a peer's machine as the platform has them: its public and its private address.
+func givenEndpoints(p store.Peer, h store.PeerHost) (out []netip.AddrPort) {
+	for _, a := range []store.Addr{h.PublicIP, h.PrivateIP} {
+		if e := netip.AddrPortFrom(a.Addr, uint16(p.ListenPort)); e.IsValid() {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 func (s *Service) fillVIPs(ctx context.Context, v *store.View, n store.Network, in *sdwan.Intent) error {

@@ -229,7 +229,11 @@ func (s *Service) Failover(ctx context.Context, tx *store.Tx, acct store.Account
 		return store.VirtualIP{}, "", err
 	}
 	previous = ip.Holder()
-	ip, err = s.move(ctx, tx, ip, ip.FailoverHolderPeerIDs[0], ReasonManualFailover, user)
+	reason := ReasonManualFailover
+	if tx.Actor().Kind == "platform" { // its sensor has asked
+		reason = ReasonSensorFailover
+	}
+	ip, err = s.move(ctx, tx, ip, ip.FailoverHolderPeerIDs[0], reason, user)
 	return ip, previous, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -15,15 +16,16 @@ type Status string
 
 // Statuses. A vendor's word that is none of these is StatusUnknown, never a guess.
 const (
-	StatusPending    Status = "pending"
-	StatusStarting   Status = "starting"
-	StatusRunning    Status = "running"
-	StatusStopping   Status = "stopping"
-	StatusStopped    Status = "stopped"
-	StatusRebooting  Status = "rebooting"
-	StatusTerminated Status = "terminated"
-	StatusFailed     Status = "failed"
-	StatusUnknown    Status = "unknown"
+	StatusPending     Status = "pending"
+	StatusStarting    Status = "starting"
+	StatusRunning     Status = "running"
+	StatusStopping    Status = "stopping"
+	StatusStopped     Status = "stopped"
+	StatusRebooting   Status = "rebooting"
+	StatusTerminating Status = "terminating"
+	StatusTerminated  Status = "terminated"
+	StatusFailed      Status = "failed"
+	StatusUnknown     Status = "unknown"
 )
 
 // Machine is a provider's normalised answer. An ID is always set: a success without one is a failure.
@@ -62,18 +64,46 @@ type Capability string
 
 // Capabilities.
 const (
-	CapabilityPublicIP Capability = "addresses"
-	CapabilitySpot     Capability = "spot"
-	CapabilityImages   Capability = "images"
-	CapabilitySSHKeys  Capability = "ssh_keys"
-	CapabilitySync     Capability = "sync"
+	CapabilityPublicIP   Capability = "addresses"
+	CapabilitySpot       Capability = "spot"
+	CapabilityImages     Capability = "images"
+	CapabilitySSHKeys    Capability = "ssh_keys"
+	CapabilityPower      Capability = "power"     // Start, Stop and Reboot
+	CapabilitySync       Capability = "sync"      // Get tells the machine's status; without it the status is unknown
+	CapabilityEnrollment Capability = "enrolment" // machines that are there already: whoever runs them enrols them by a command
 )
 
+// Can says whether a provider declares a capability.
+func Can(p Provider, c Capability) bool { return slices.Contains(p.Capabilities(), c) }
+
+// Connection is how a vendor is reached. Config has the credentials in the clear: it is for the call's time alone.
+type Connection struct {
+	EndpointURL string
+	Config      map[string]any
+}
+
+// Region is a place where a provider makes machines.
+type Region struct{ Name, Code, Description string }
+
+// InstanceType is a size of machines. Zero is not known.
+type InstanceType struct {
+	Name, Code, Description    string
+	VCPUs, MemoryMB, StorageGB int64
+}
+
 // Provider is where machines come from. Every method is bounded by its context; Create is idempotent by InstanceID;
-// Terminate of a machine that is gone is success.
+// Terminate of a machine that is gone is success. Start, Stop and Reboot are idempotent too: what runs is started, what is
+// stopped is stopped, and a reboot of what is stopped starts it.
 type Provider interface {
 	Type() string
 	Capabilities() []Capability
+	// ConfigKeys are the keys that a provider's config may have.
+	ConfigKeys() []string
+	// Regions and InstanceTypes are what a new provider of this type starts with.
+	Regions(ctx context.Context) ([]Region, error)
+	InstanceTypes(ctx context.Context) ([]InstanceType, error)
+	// Check tells whether machines could be made over a connection: that its credentials are good, say.
+	Check(ctx context.Context, c Connection) error
 	Create(ctx context.Context, in CreateInput) (Machine, error)
 	// Get answers ErrNotFound for a machine that is gone.
 	Get(ctx context.Context, id string) (Machine, error)

@@ -71,3 +71,6 @@ func AtLeast(severity string) []string {
 	}
 	return out
 }
+
+// Rises says whether a severity is above another.
+func Rises(from, to string) bool { return rank[to] > rank[from] }

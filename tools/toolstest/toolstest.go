@@ -51,7 +51,19 @@ func New(t testing.TB) *Env {
 // NewWithoutKey makes a platform as a first start leaves it: an account, and nobody who could approve.
 func NewWithoutKey(t testing.TB) *Env {
 	t.Helper()
-	db := storetest.New(t)
+	return on(t, storetest.New(t))
+}
+
+// NewAt is New with a clock that the test moves.
+func NewAt(t testing.TB, c *storetest.Clock) *Env {
+	t.Helper()
+	e := on(t, storetest.NewAt(t, c))
+	e.Init(t)
+	return e
+}
+
+func on(t testing.TB, db *store.DB) *Env {
+	t.Helper()
 	sealer, err := store.NewSealer(bytes.Repeat([]byte{7}, 32))
 	if err != nil {
 		t.Fatalf("make a sealer: %v", err)
@@ -121,12 +133,73 @@ func (e *Env) Init(t testing.TB) {
 // AddPerson makes a further person of the account, without a key, and answers them as a caller.
 func (e *Env) AddPerson(t testing.TB, email, role string) tools.Caller {
 	t.Helper()
+	if e.Key != nil {
+		return e.addSigned(t, governance.UserStatement{Deed: governance.AddUser, Email: email, Name: email, Role: role})
+	}
 	var u store.User
 	e.Update(t, func(ctx context.Context, tx *store.Tx) error {
 		u = store.User{ID: store.UserID(tx.NewID()), AccountID: e.Account.ID, Email: email, Name: email, Role: role}
 		return store.InsertUser(ctx, tx, u)
 	})
 	return governance.PersonCaller(u)
+}
+
+func (e *Env) addSigned(t testing.TB, u governance.UserStatement) (c tools.Caller) {
+	t.Helper()
+	view, err := e.SetUser(t, "", u)
+	if err != nil {
+		t.Fatalf("add %s: %s", u.Email, describe(err))
+	}
+	return tools.Caller{AccountID: e.Account.ID, Kind: governance.KindPerson, Role: view.Role, ID: string(view.ID), UserID: view.ID,
+		Granted: u.Grants}
+}
+
+// SetUser adds, changes or removes a person, signed with the first person's key; ref names the one to change or remove.
+func (e *Env) SetUser(t testing.TB, ref string, u governance.UserStatement) (view governance.PersonView, err error) {
+	t.Helper()
+	err = e.Platform.DB.Update(t.Context(), func(tx *store.Tx) error {
+		tx.Act(store.Actor{Kind: governance.KindPerson, ID: string(e.Person.ID), CorrelationID: tx.NewID()})
+		u.SignedBy = e.Person.ID
+		statement, err := e.Platform.Governance.PrepareUser(t.Context(), tx, e.Account.ID, ref, u)
+		if err != nil {
+			return err
+		}
+		view, err = e.Platform.Governance.SetUser(t.Context(), tx, e.Account.ID,
+			governance.UserInput{User: statement, Signature: governance.Sign(e.Key, statement.Bytes())})
+		return err
+	})
+	return view, err
+}
+
+// Token makes a credential, signed with the first person's key; user names whose, by id or e-mail address, and empty is
+// the account's agent. It answers the secret.
+func (e *Env) Token(t testing.TB, user string, s governance.TokenStatement) (secret string, made governance.TokenView) {
+	t.Helper()
+	secret = governance.NewSecret()
+	if s.Name == "" {
+		s.Name = "test"
+	}
+	s.SHA256, s.SignedBy = store.Secret(secret).Hash(), e.Person.ID
+	e.Update(t, func(ctx context.Context, tx *store.Tx) error {
+		statement, err := e.Platform.Governance.PrepareToken(ctx, tx, e.Account.ID, user, s)
+		if err != nil {
+			return err
+		}
+		made, err = e.Platform.Governance.SetToken(ctx, tx, e.Account.ID,
+			governance.TokenInput{Token: statement, Signature: governance.Sign(e.Key, statement.Bytes())})
+		return err
+	})
+	return secret, made
+}
+
+// CallerBy is for whom calls with a secret run.
+func (e *Env) CallerBy(t testing.TB, secret string) tools.Caller {
+	t.Helper()
+	c, err := e.Platform.Authenticate(t.Context(), secret)
+	if err != nil {
+		t.Fatalf("authenticate: %v", err)
+	}
+	return c
 }
 
 // Update writes to the store as the platform.
@@ -270,6 +343,7 @@ func (e *Env) SetPolicy(t testing.TB, category string, verdict governance.Verdic
 		if err != nil {
 			return err
 		}
+		statement.UserID = e.Person.ID
 		_, err = e.Platform.Governance.SetPolicy(ctx, tx, e.Account.ID,
 			governance.PolicyInput{Policy: statement, Signature: governance.Sign(e.Key, statement.Bytes())})
 		return err

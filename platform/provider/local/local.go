@@ -53,8 +53,31 @@ func New(o Options) *Provider {
 // Type says local.
 func (p *Provider) Type() string { return Type }
 
-// Capabilities are none beside making machines.
-func (p *Provider) Capabilities() []provider.Capability { return nil }
+// Capabilities are to start, stop and reboot machines, and to know which runs.
+func (p *Provider) Capabilities() []provider.Capability {
+	return []provider.Capability{provider.CapabilityPower, provider.CapabilitySync}
+}
+
+// ConfigKeys are none: there is one host.
+func (p *Provider) ConfigKeys() []string { return nil }
+
+// Regions is this host.
+func (p *Provider) Regions(context.Context) ([]provider.Region, error) {
+	return []provider.Region{provider.LocalRegion()}, nil
+}
+
+// InstanceTypes are sizes by name: machines share the host.
+func (p *Provider) InstanceTypes(context.Context) ([]provider.InstanceType, error) {
+	return provider.LocalSizes(), nil
+}
+
+// Check says whether this process can make machines here. There are no credentials.
+func (p *Provider) Check(context.Context, provider.Connection) error {
+	if err := requirePrivileges(); err != nil {
+		return err
+	}
+	return p.checkPlace()
+}
 
 // Create makes a machine and starts it. A machine of the same instance that is there already is the answer.
 func (p *Provider) Create(ctx context.Context, in provider.CreateInput) (provider.Machine, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"powernode/platform/provider"
+	"powernode/schema"
 )
 
 // patience is how long a vendor may take for one change.
@@ -29,6 +30,8 @@ func Run(t *testing.T, newProvider func(*testing.T) provider.Provider) {
 		{"an account's list has its machines alone", testForeign},
 		{"terminate of a machine that is gone is success", testTerminateTwice},
 		{"a machine stops, starts and reboots", testLifecycle},
+		{"what is not declared is refused", testUndeclared},
+		{"a new provider has somewhere to make machines", testCatalogue},
 		{"a change under an ended context changes nothing", testEndedContext},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,6 +67,22 @@ func (r rig) make(t *testing.T, in provider.CreateInput) provider.Machine {
 			t.Errorf("terminate %s: %v", m.ID, err)
 		}
 	})
+	return m
+}
+
+// runs waits until the machine runs, as far as the provider can tell: one that declares no sync knows no status.
+func (r rig) runs(t *testing.T, id string) provider.Machine {
+	t.Helper()
+	if provider.Can(r.Provider, provider.CapabilitySync) {
+		return r.reaches(t, id, provider.StatusRunning)
+	}
+	m, err := r.Get(r.ctx, id)
+	if err != nil {
+		t.Fatalf("get %s: %v", id, err)
+	}
+	if m.Status != provider.StatusUnknown {
+		t.Errorf("a provider without %s says that machine %s is %s", provider.CapabilitySync, id, m.Status)
+	}
 	return m
 }
 
@@ -108,7 +127,7 @@ func testCreate(t *testing.T, r rig) {
 	if m.ID == "" {
 		t.Fatal("a machine without an id is a failure")
 	}
-	m = r.reaches(t, m.ID, provider.StatusRunning)
+	m = r.runs(t, m.ID)
 	if m.InstanceID != in.InstanceID || m.Name != in.Name {
 		t.Errorf("got instance %s, name %s; want %s, %s", m.InstanceID, m.Name, in.InstanceID, in.Name)
 	}
@@ -123,7 +142,7 @@ func testCreate(t *testing.T, r rig) {
 func testLongName(t *testing.T, r rig) {
 	in := input(uuid.NewString(), "a"+strings.Repeat("b", 61)+"c")
 	m := r.make(t, in)
-	if got := r.reaches(t, m.ID, provider.StatusRunning).Name; got != in.Name {
+	if got := r.runs(t, m.ID).Name; got != in.Name {
 		t.Errorf("got name %q, want %q", got, in.Name)
 	}
 	in = input(in.AccountID, in.Name+"d")
@@ -195,6 +214,9 @@ func testTerminateTwice(t *testing.T, r rig) {
 }
 
 func testLifecycle(t *testing.T, r rig) {
+	if !provider.Can(r.Provider, provider.CapabilityPower) {
+		return // testUndeclared holds it to that
+	}
 	m := r.make(t, input(uuid.NewString(), "node-1"))
 	for _, step := range []struct {
 		name string
@@ -216,6 +238,62 @@ func testLifecycle(t *testing.T, r rig) {
 		if got.InstanceID != m.InstanceID || got.PrivateAddress != m.PrivateAddress {
 			t.Errorf("after %s: instance %s at %s, want %s at %s", step.name, got.InstanceID, got.PrivateAddress, m.InstanceID, m.PrivateAddress)
 		}
+	}
+}
+
+func testUndeclared(t *testing.T, r rig) {
+	m := r.make(t, input(uuid.NewString(), "node-1"))
+	var refused []error
+	if !provider.Can(r.Provider, provider.CapabilityPower) {
+		refused = append(refused, r.Start(r.ctx, m.ID), r.Stop(r.ctx, m.ID, provider.PowerOff), r.Reboot(r.ctx, m.ID, provider.Graceful))
+	}
+	for need, ask := range map[provider.Capability]func(*provider.CreateInput){
+		provider.CapabilityPublicIP: func(in *provider.CreateInput) { in.AllocatePublicIP = true },
+		provider.CapabilitySpot:     func(in *provider.CreateInput) { in.Spot = true },
+		provider.CapabilitySSHKeys:  func(in *provider.CreateInput) { in.SSHKeyIDs = []string{"key"} },
+	} {
+		if provider.Can(r.Provider, need) {
+			continue
+		}
+		in := input(uuid.NewString(), "node-2")
+		ask(&in)
+		made, err := r.Create(r.ctx, in)
+		if err == nil {
+			t.Errorf("without %s it made %s", need, made.ID)
+		}
+		refused = append(refused, err)
+	}
+	for _, err := range refused {
+		if got := provider.Refusal(err, "provider").Code; got != schema.PreconditionFailed {
+			t.Errorf("%v is %s, want %s", err, got, schema.PreconditionFailed)
+		}
+	}
+}
+
+func testCatalogue(t *testing.T, r rig) {
+	regions, err := r.Regions(r.ctx)
+	if err != nil {
+		t.Fatalf("regions: %v", err)
+	}
+	types, err := r.InstanceTypes(r.ctx)
+	if err != nil {
+		t.Fatalf("instance types: %v", err)
+	}
+	seen := map[string]bool{}
+	for _, region := range regions {
+		if region.Name == "" || region.Code == "" || seen["region "+region.Name] {
+			t.Errorf("region %+v has no name and code of its own", region)
+		}
+		seen["region "+region.Name] = true
+	}
+	for _, size := range types {
+		if size.Name == "" || size.Code == "" || seen["type "+size.Name] || min(size.VCPUs, size.MemoryMB, size.StorageGB) < 0 {
+			t.Errorf("instance type %+v", size)
+		}
+		seen["type "+size.Name] = true
+	}
+	if len(regions) == 0 || len(types) == 0 {
+		t.Errorf("%d regions and %d instance types", len(regions), len(types))
 	}
 }
 
