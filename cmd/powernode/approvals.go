@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +22,7 @@ func approvalsCommand() *cobra.Command {
 		Use:   "approvals",
 		Short: "See and decide the calls that wait for a person",
 	}
+	declareSigner(cmd)
 	cmd.AddCommand(approvalsListCommand(), approvalsShowCommand(),
 		decideCommand(governance.Approve, "Approve a parked call: it runs at once, as whoever asked for it"),
 		decideCommand(governance.Reject, "Reject a parked call: it never runs"))
@@ -68,7 +68,7 @@ func printOperations(w io.Writer, operations []governance.OperationView) error {
 func callerName(by store.Object) string {
 	kind, _ := by["kind"].(string)
 	id, _ := by["id"].(string)
-	return governance.Plain(kind, 20) + " " + governance.Plain(id, 64)
+	return governance.Plain(kind, 20) + " " + governance.Plain(strings.TrimPrefix(id, kind+":"), 64)
 }
 
 func approvalsShowCommand() *cobra.Command {
@@ -113,6 +113,10 @@ func summary(a tools.OperationAnswer) string {
 	for _, e := range a.Effects {
 		fmt.Fprintf(&b, "  %s\n", effectLine(e))
 	}
+	for _, r := range a.Releases {
+		fmt.Fprintf(&b, "What machines would get with %s, made by the %s:\n  artefacts %s\n  manifest %s\n", governance.Quote(r.Module+" "+r.Version),
+			governance.Plain(r.MadeBy, 20), governance.Plain(compact(r.Artifacts), 4000), governance.Plain(compact(r.Manifest), 16000))
+	}
 	for _, what := range a.Irreversible {
 		fmt.Fprintf(&b, "  can't be taken back: %s\n", governance.Plain(what, 256))
 	}
@@ -122,6 +126,9 @@ func summary(a tools.OperationAnswer) string {
 	}
 	if o.DecidedBy != nil {
 		fmt.Fprintf(&b, "Decided by %s\n", governance.Plain(*o.DecidedBy, 64))
+	}
+	if o.Comment != nil {
+		fmt.Fprintf(&b, "Comment: %s\n", governance.Quote(*o.Comment))
 	}
 	if o.Error != nil {
 		fmt.Fprintf(&b, "Error: %s\n", governance.Plain(compact(o.Error), 1000))
@@ -185,7 +192,11 @@ func decide(cmd *cobra.Command, c client, dir stateDir, id, decision, comment st
 	if answer.Operation.Status != governance.Pending {
 		return fmt.Errorf("the operation is %s", answer.Operation.Status)
 	}
-	d, err := signDecision(ctx, c, dir, answer, decision, comment)
+	state, err := signerOf(cmd, c, dir)
+	if err != nil {
+		return err
+	}
+	d, err := signDecision(dir, state, answer, decision, comment)
 	if err != nil {
 		return err
 	}
@@ -199,13 +210,9 @@ func decide(cmd *cobra.Command, c client, dir stateDir, id, decision, comment st
 	return nil
 }
 
-func signDecision(ctx context.Context, c client, dir stateDir, shown tools.OperationAnswer, decision, comment string) (d governance.Decision, err error) {
-	var state tools.KeyState
-	if err := c.People(ctx, tools.PeopleKey, nil, &state); err != nil {
-		return d, err
-	}
-	if state.PublicKey == nil || shown.Statement == nil {
-		return d, errors.New("no human key yet: run powernode init")
+func signDecision(dir stateDir, state tools.KeyState, shown tools.OperationAnswer, decision, comment string) (d governance.Decision, err error) {
+	if shown.Statement == nil {
+		return d, errNoHumanKey
 	}
 	t, err := openTerminal()
 	if err != nil {

@@ -19,8 +19,8 @@ func auditCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "Walk the audit chain, and hold decisions, policies and human keys against it",
 		Long: "Walk the audit chain, and hold every decision, policy and human key against it. Rows that do not fit are named, and the\n" +
-			"exit code is 1. A chain that was rewritten from its first row on, while no control plane ran, can't be told from a\n" +
-			"true one: against that only another user for powernode serve helps.",
+			"exit code is 1. Signatures can't be made up; rows that need none, such as the end of an emergency stop, can be added, and\n" +
+			"the last rows taken away, by whoever can write the database: against that only another user for powernode serve helps.",
 		Args: cobra.NoArgs,
 		RunE: withClient(func(cmd *cobra.Command, _ []string, c client, _ stateDir) error {
 			var proof governance.Proof

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -39,6 +40,7 @@ var errClientGone = errors.New("the client takes no answers any more")
 type bridge struct {
 	dir    stateDir
 	query  url.Values
+	token  string // of a person, or of one narrowed; empty: the account's agent
 	in     *bufio.Reader
 	out    io.Writer
 	errOut io.Writer
@@ -49,7 +51,7 @@ type bridge struct {
 	waiting []*message // in the order of arrival; those in front have no answer yet
 	first   int        // the number of waiting[0]
 	byID    map[string]*message
-	opening []frame // initialize and what followed it, once answered
+	opening []frame // initialize, what followed it and the level of log messages, once answered
 	ended   bool    // no more input
 	broken  bool    // the connection
 	failed  error   // the client is gone, or the wait is over
@@ -61,8 +63,8 @@ type message struct {
 	answered bool
 }
 
-func newBridge(dir stateDir, query url.Values, in io.Reader, out, errOut io.Writer) *bridge {
-	b := &bridge{dir: dir, query: query, in: bufio.NewReaderSize(in, 64<<10), out: out, errOut: errOut, prefix: rand.Text(),
+func newBridge(dir stateDir, query url.Values, token string, in io.Reader, out, errOut io.Writer) *bridge {
+	b := &bridge{dir: dir, query: query, token: token, in: bufio.NewReaderSize(in, 64<<10), out: out, errOut: errOut, prefix: rand.Text(),
 		byID: map[string]*message{}, room: make(chan struct{}, unanswered)}
 	b.changed = sync.NewCond(&b.mu)
 	return b
@@ -154,7 +156,7 @@ func (b *bridge) session(ctx context.Context) (answered bool, err error) {
 		return false, err
 	}
 	c := &bridgeConn{UnixConn: conn, in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10)}
-	refused, err := c.upgrade(b.query)
+	refused, err := c.upgrade(b.query, b.token)
 	if err != nil {
 		c.Close() // it broke
 		return false, nil
@@ -172,10 +174,13 @@ type bridgeConn struct {
 }
 
 // upgrade turns the connection into one of frames. An error is the connection's; a refusal is the control plane's word.
-func (c *bridgeConn) upgrade(query url.Values) (refused, err error) {
-	_, err = fmt.Fprintf(c, "POST /v1/mcp?%s HTTP/1.1\r\nHost: powernode\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0\r\n\r\n",
-		query.Encode(), bridgeProtocol)
-	if err != nil {
+func (c *bridgeConn) upgrade(query url.Values, token string) (refused, err error) {
+	request := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/v1/mcp", RawQuery: query.Encode()}, Host: "powernode",
+		Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {bridgeProtocol}}}
+	if token != "" {
+		request.Header.Set(tokenHeader, token)
+	}
+	if err = request.Write(c); err != nil {
 		return nil, fmt.Errorf("open the session: %w", err)
 	}
 	answer, err := http.ReadResponse(c.in, nil)
@@ -329,7 +334,9 @@ func (b *bridge) settle(m *message) {
 	case "initialize":
 		b.opening = []frame{m.frame}
 	case "notifications/initialized":
-		b.opening = append(b.opening[:min(len(b.opening), 1):1], m.frame)
+		b.opening = append(slices.Clip(b.opening[:min(len(b.opening), 1)]), m.frame)
+	case "logging/setLevel": // a new serve starts without one
+		b.opening = append(slices.Clip(b.opening[:min(len(b.opening), 2)]), m.frame)
 	}
 	b.changed.Broadcast()
 	<-b.room
@@ -362,7 +369,7 @@ func (b *bridge) giveUp(cause error) {
 
 // openingOf is a message's method, where it may be one that opens a session.
 func openingOf(raw []byte) string {
-	if !bytes.Contains(raw, []byte("initialize")) {
+	if !bytes.Contains(raw, []byte("initialize")) && !bytes.Contains(raw, []byte("setLevel")) {
 		return ""
 	}
 	var head struct {

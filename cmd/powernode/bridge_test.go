@@ -57,6 +57,7 @@ func stateOf(t *testing.T) string {
 // bridged is an answer as it came over a bridge.
 type bridged struct {
 	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"` // of what is no answer
 	Result *struct {
 		IsError           bool            `json:"isError"`
 		StructuredContent json.RawMessage `json:"structuredContent"`
@@ -236,12 +237,14 @@ func TestSessionSurvivesAStop(t *testing.T) {
 	t.Parallel()
 	dir := stateOf(t)
 	b := startBridge(t, dir)
-	const open = `{"jsonrpc":"2.0","id":"open","method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},` +
-		`"clientInfo":{"name":"t","version":"1"}}}` + "\n" + `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
+	const initialised = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
+	const open = initialised /* a client in a hurry */ + `{"jsonrpc":"2.0","id":"open","method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},` +
+		`"clientInfo":{"name":"t","version":"1"}}}` + "\n" + initialised +
+		`{"jsonrpc":"2.0","id":"level","method":"logging/setLevel","params":{"level":"notice"}}` + "\n"
 	if _, err := io.WriteString(b.in, open+createLine(0)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"open"`, "0"} {
+	for _, want := range []string{`"open"`, `"level"`, "0"} {
 		if a, _ := b.answer(t); string(a.ID) != want {
 			t.Fatalf("answer to %s, want %s", a.ID, want)
 		}
@@ -254,8 +257,23 @@ func TestSessionSurvivesAStop(t *testing.T) {
 	if _, err := io.WriteString(b.in, createLine(1)); err != nil {
 		t.Fatal(err)
 	}
-	if a, _ := b.answer(t); string(a.ID) != "1" || a.Result == nil || a.Result.IsError {
-		t.Errorf("the call after the stop: %+v", a)
+	a, _ := b.answer(t)
+	if string(a.ID) != "1" || a.Result == nil || a.Result.IsError {
+		t.Fatalf("the call after the stop: %+v", a)
+	}
+	var made struct{ Network struct{ ID string } }
+	if err := json.Unmarshal(a.Result.StructuredContent, &made); err != nil {
+		t.Fatal(err)
+	}
+	// The level of log messages is still the one that was set: a parked call is told.
+	if _, err := fmt.Fprintf(b.in, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"system_sdwan_delete_network","arguments":{"network_id":%q}}}`+"\n", made.Network.ID); err != nil {
+		t.Fatal(err)
+	}
+	if a, _ := b.answer(t); a.Method != "notifications/message" {
+		t.Errorf("before the answer of a parked call: %+v", a)
+	}
+	if a, _ := b.answer(t); string(a.ID) != "2" || a.Result == nil || a.Result.IsError {
+		t.Errorf("the parked call: %+v", a)
 	}
 	if now := servePID(dir); now == before {
 		t.Error("the control plane was not stopped")
@@ -265,6 +283,27 @@ func TestSessionSurvivesAStop(t *testing.T) {
 	}
 	if a, more := b.answer(t); more {
 		t.Errorf("an answer to nothing: %+v", a)
+	}
+	b.wait(t)
+}
+
+// A token that is none never becomes the account's agent.
+func TestBridgeWithATokenThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := stateOf(t)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("no token of ours\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := startBridge(t, dir, "--token-file", token)
+	if _, err := io.WriteString(b.in, createLine(0)); err != nil {
+		t.Fatal(err)
+	}
+	if a, _ := b.answer(t); string(a.ID) != "0" || !strings.Contains(string(a.Error), "token is not valid") {
+		t.Errorf("answer %+v", a)
+	}
+	if err := b.in.Close(); err != nil {
+		t.Error(err)
 	}
 	b.wait(t)
 }

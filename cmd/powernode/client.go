@@ -1,21 +1,25 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
-	"powernode/schema"
-	"powernode/tools"
+	"powernode/platform/governance"
+	"powernode/tools/rest"
 )
 
 // client is a running control plane as the commands use it. dialServe gives the one behind the state directory's
 // socket; an error of it is a *schema.Error or *tools.UnknownVerbError where the control plane refused.
 type client interface {
+	// As is the client for a person's or an agent's token, in place of the account's agent.
+	As(token string) client
 	// Call calls a verb as the account's agent; pending says that a person must decide the call first.
 	Call(ctx context.Context, verb string, arguments json.RawMessage) (result json.RawMessage, pending bool, err error)
 	// People asks people's surface: request is one of tools.People…, in and out are its types there (nil: none).
@@ -55,34 +59,44 @@ func withClient(work func(cmd *cobra.Command, args []string, c client, dir state
 	}
 }
 
-// envelope is how the command line and REST wrap a result.
-type envelope struct {
-	Success bool            `json:"success"`
-	Data    json.RawMessage `json:"data,omitempty"`
-	Error   *schema.Error   `json:"error,omitempty"`
-}
-
-// printEnvelope writes a call's answer; a refused one also ends the process with 1.
+// printEnvelope writes a call's answer; a refused one also says how the process ends.
 func printEnvelope(w io.Writer, result json.RawMessage, err error) error {
-	out := envelope{Success: err == nil, Data: result}
-	var unknown *tools.UnknownVerbError
-	switch {
-	case err == nil:
-	case errors.As(err, &out.Error):
-		out.Data = nil
-	case errors.As(err, &unknown):
-		out.Data = nil
-		out.Error = schema.Errorf(schema.NotFound, "unknown verb %s", unknown.Name).WithDetail("candidates", unknown.Candidates)
-	default:
-		return err
+	out, failed := rest.Wrap(result, err)
+	if failed != nil {
+		return failed
 	}
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(out); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	if _, err := w.Write(spelt(b.Bytes())); err != nil {
 		return fmt.Errorf("write the answer: %w", err)
 	}
-	if !out.Success {
-		return exitCode(1)
+	if out.Error != nil {
+		return exitCode(exitOf(out.Error))
 	}
 	return nil
+}
+
+// spelt is a JSON document in which what a terminal would obey is spelt out: JSON itself lets all but the oldest control
+// characters through, and texts of machines are shown here.
+func spelt(document []byte) []byte {
+	if !bytes.ContainsFunc(document, obeyed) {
+		return document
+	}
+	var out bytes.Buffer
+	for _, r := range string(document) {
+		if obeyed(r) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.Bytes()
+}
+
+func obeyed(r rune) bool {
+	return r >= 0x7f && r != utf8.RuneError && governance.Plain(string(r), 1) != string(r)
 }

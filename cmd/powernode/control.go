@@ -16,18 +16,18 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"powernode/docs"
 	"powernode/platform/governance"
 	"powernode/schema"
 	"powernode/store"
 	"powernode/tools"
 	"powernode/tools/mcp"
+	"powernode/tools/rest"
 )
 
 const (
 	// bridgeProtocol is what a connection of a bridge turns into.
 	bridgeProtocol = "powernode-bridge/1"
-	// callIDHeader names a call that may be sent again.
-	callIDHeader = "Powernode-Call-Id"
 	// stopWait is how long calls in flight are waited for when serve ends.
 	stopWait = 20 * time.Second
 )
@@ -44,7 +44,7 @@ type control struct {
 }
 
 func newControl(p *tools.Platform, dir stateDir, acct store.AccountID, log zerolog.Logger) *control {
-	face := &mcp.Face{Platform: p, Version: version(), Log: log}
+	face := &mcp.Face{Platform: p, Version: version(), Log: log, Docs: docs.Files}
 	return &control{platform: p, dir: dir, account: acct, log: log, face: face}
 }
 
@@ -89,8 +89,14 @@ func (c *control) routes(stopping context.Context) http.Handler {
 	return mux
 }
 
-// caller is what powernode mcp and powernode call are: the account's one agent.
-func (c *control) caller() tools.Caller { return governance.AgentCaller(c.account) }
+// asking is for whom a request runs, or the refusal of a token that is none.
+func (c *control) asking(r *http.Request) (tools.Caller, error) {
+	caller, err := c.callerOf(r)
+	if errors.Is(err, governance.ErrNoCredential) {
+		return caller, schema.Errorf(schema.PermissionDenied, "the token is not valid: unknown, expired or revoked")
+	}
+	return caller, err
+}
 
 // verbAnswer is a call's answer: a result, or a parked call's.
 type verbAnswer struct {
@@ -105,8 +111,13 @@ func (c *control) verb(w http.ResponseWriter, r *http.Request) {
 		c.answer(w, nil, schema.Errorf(schema.InvalidArguments, "arguments are larger than %d bytes", maxMessage))
 		return
 	}
-	result, err := c.platform.Call(context.WithoutCancel(r.Context()), c.caller(),
-		tools.Request{Verb: r.PathValue("verb"), Arguments: arguments, CallID: r.Header.Get(callIDHeader)})
+	caller, err := c.asking(r)
+	if err != nil {
+		c.answer(w, nil, err)
+		return
+	}
+	result, err := c.platform.Call(context.WithoutCancel(r.Context()), caller,
+		tools.Request{Verb: r.PathValue("verb"), Arguments: arguments, CallID: r.Header.Get(rest.CallIDHeader)})
 	c.answer(w, verbAnswer{Pending: result.Pending, Result: result.JSON}, err)
 }
 
@@ -218,6 +229,11 @@ func (c *control) bridge(stopping context.Context, w http.ResponseWriter, r *htt
 		c.answer(w, nil, schema.Errorf(schema.InvalidArguments, "%s", err))
 		return
 	}
+	caller, err := c.asking(r)
+	if err != nil {
+		c.answer(w, nil, err)
+		return
+	}
 	c.sessions.Add(1)
 	defer c.sessions.Done()
 	conn, buffered, err := http.NewResponseController(w).Hijack()
@@ -233,7 +249,7 @@ func (c *control) bridge(stopping context.Context, w http.ResponseWriter, r *htt
 	stream := &frameStream{conn: conn, in: buffered.Reader}
 	unblock := context.AfterFunc(stopping, stream.end)
 	defer unblock()
-	if err := c.face.Serve(stopping, c.caller(), choice, stream); err != nil {
+	if err := c.face.Serve(stopping, caller, choice, stream); err != nil {
 		c.log.Info().Err(err).Msg("session of a bridge ended")
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"powernode/schema"
 	"powernode/tools"
+	"powernode/tools/rest"
 )
 
 const (
@@ -26,8 +27,9 @@ const (
 
 // serveClient asks the control plane behind a state directory's socket.
 type serveClient struct {
-	dir  stateDir
-	http *http.Client
+	dir   stateDir
+	http  *http.Client
+	token string // empty: the account's agent
 }
 
 var _ client = (*serveClient)(nil)
@@ -52,13 +54,20 @@ func (c *serveClient) Close() error {
 	return nil
 }
 
+// As is the same client with a token.
+func (c *serveClient) As(token string) client {
+	own := *c
+	own.token = token
+	return &own
+}
+
 // Call sends a call under an id of its own, so that it is done once however often it is sent.
 func (c *serveClient) Call(ctx context.Context, verb string, arguments json.RawMessage) (json.RawMessage, bool, error) {
 	id := "call-" + rand.Text()
 	var answer verbAnswer
 	var err error
 	for range askTries {
-		err = c.ask(ctx, "/v1/verbs/"+url.PathEscape(verb), arguments, http.Header{callIDHeader: {id}}, &answer)
+		err = c.ask(ctx, "/v1/verbs/"+url.PathEscape(verb), arguments, http.Header{rest.CallIDHeader: {id}}, &answer)
 		if !lost(err) || ctx.Err() != nil {
 			break
 		}
@@ -104,6 +113,9 @@ func (c *serveClient) ask(ctx context.Context, path string, body []byte, header 
 	}
 	request.Header = header
 	request.Header.Set("Content-Type", "application/json")
+	if c.token != "" {
+		request.Header.Set(tokenHeader, c.token)
+	}
 	answer, err := c.http.Do(request)
 	var unreachable *net.OpError
 	if err != nil && !errors.As(err, &unreachable) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {

@@ -43,8 +43,12 @@ type initOptions struct {
 }
 
 func (o initOptions) run(ctx context.Context, c client, dir stateDir) (err error) {
-	var state tools.KeyState
-	if err := c.People(ctx, tools.PeopleKey, nil, &state); err != nil {
+	as := ""
+	if o.replace {
+		as = o.email
+	}
+	state, err := standingKeys(ctx, c, dir, as)
+	if err != nil {
 		return err
 	}
 	switch {
@@ -69,6 +73,10 @@ func (o initOptions) run(ctx context.Context, c client, dir stateDir) (err error
 	if err != nil {
 		return err
 	}
+	path := dir.humanKeyFile()
+	if old, err := dir.keyFileOf(state.PublicKey); err == nil && old != dir.newHumanKeyFile() {
+		path = old
+	}
 	// The new file lies beside the old one until the record names it: killed in between, openKey finds either.
 	if err := humankey.Write(dir.newHumanKeyFile(), in.Email, key, passphrase); err != nil {
 		return err
@@ -76,10 +84,10 @@ func (o initOptions) run(ctx context.Context, c client, dir stateDir) (err error
 	if err := c.People(ctx, tools.PeopleRecordKey, in, &state); err != nil {
 		return errors.Join(err, os.Remove(dir.newHumanKeyFile()))
 	}
-	if err := os.Rename(dir.newHumanKeyFile(), dir.humanKeyFile()); err != nil {
+	if err := os.Rename(dir.newHumanKeyFile(), path); err != nil {
 		return fmt.Errorf("put the key in its place: %w", err)
 	}
-	t.Say("%s can approve from now on. The key is sealed in %s: keep the passphrase, nobody can recover it.", governance.Quote(in.Email), dir.humanKeyFile())
+	t.Say("%s can approve from now on. The key is sealed in %s: keep the passphrase, nobody can recover it.", governance.Quote(in.Email), path)
 	return nil
 }
 
@@ -152,17 +160,10 @@ func (d stateDir) newHumanKeyFile() string { return d.file("human.key.new") }
 // openKey opens the person's key. A key file that is not the recorded key's counts as none.
 func openKey(t *terminal, dir stateDir, state tools.KeyState, question string) (ed25519.PrivateKey, error) {
 	if state.PublicKey == nil {
-		return nil, errors.New("no human key yet: run powernode init")
+		return nil, errNoHumanKey
 	}
-	path := ""
-	for _, candidate := range []string{dir.humanKeyFile(), dir.newHumanKeyFile()} {
-		public, err := humankey.Public(candidate)
-		if err == nil && public.Equal(ed25519.PublicKey(state.PublicKey)) {
-			path = candidate
-			break
-		}
-	}
-	if path == "" {
+	path, err := dir.keyFileOf(state.PublicKey)
+	if err != nil {
 		return nil, fmt.Errorf("no usable human key: %s is not the key that the audit chain records for %s", dir.humanKeyFile(), governance.Quote(*state.Email))
 	}
 	passphrase, err := t.Passphrase(question)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -26,6 +27,7 @@ import (
 // needs one, are recorded in the state directory, and stay the same across restarts.
 type listeners struct {
 	file      string // the record
+	namedFile string // the record of those that the operator names for machines elsewhere
 	provider  *local.Provider
 	authority *fleet.Authority
 	handler   http.Handler
@@ -34,6 +36,7 @@ type listeners struct {
 
 	mu      sync.Mutex
 	serving []netip.AddrPort
+	named   []netip.AddrPort
 	servers []*http.Server
 	running sync.WaitGroup
 }
@@ -102,10 +105,11 @@ func (l *listeners) ensure() error {
 func (l *listeners) addresses() []netip.AddrPort {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.serving)
+	return append(slices.Clone(l.named), l.serving...)
 }
 
-// url is the first address that stands, for links; "" while there is none.
+// url is the first address that stands, for links: one that is reached from elsewhere where there is one; "" while there is
+// none.
 func (l *listeners) url() string {
 	if standing := l.addresses(); len(standing) > 0 {
 		return "https://" + standing[0].String()
@@ -133,22 +137,31 @@ func (l *listeners) first(ctx context.Context) error {
 }
 
 func (l *listeners) open(ctx context.Context, address netip.AddrPort) error {
+	bound, err := l.listen(ctx, address, nil)
+	if err == nil {
+		l.serving = append(l.serving, bound)
+	}
+	return err
+}
+
+// listen serves the agent API at an address, and answers it with its port. control sets the socket up; nil: nothing to set.
+func (l *listeners) listen(ctx context.Context, address netip.AddrPort, control func(string, string, syscall.RawConn) error) (netip.AddrPort, error) {
 	certificate, err := l.authority.ServerCertificate([]netip.Addr{address.Addr()})
 	if err != nil {
-		return fmt.Errorf("certify the agent API at %s: %w", address, err)
+		return address, fmt.Errorf("certify the agent API at %s: %w", address, err)
 	}
-	var config net.ListenConfig
+	config := net.ListenConfig{Control: control}
 	listener, err := config.Listen(ctx, "tcp", address.String())
 	if err != nil {
-		return fmt.Errorf("open the agent API: %w", err)
+		return address, fmt.Errorf("open the agent API: %w", err)
 	}
 	bound, err := netip.ParseAddrPort(listener.Addr().String())
 	if err != nil {
-		return errors.Join(fmt.Errorf("read the agent API's address: %w", err), listener.Close())
+		return address, errors.Join(fmt.Errorf("read the agent API's address: %w", err), listener.Close())
 	}
 	server := &http.Server{Handler: l.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		TLSConfig: agentTLS(l.authority, certificate), ErrorLog: quiet(l.log)}
-	l.serving, l.servers = append(l.serving, bound), append(l.servers, server)
+	l.servers = append(l.servers, server)
 	l.running.Add(1)
 	go func() {
 		defer l.running.Done()
@@ -157,7 +170,7 @@ func (l *listeners) open(ctx context.Context, address netip.AddrPort) error {
 		}
 	}()
 	l.log.Info().Stringer("address", bound).Msg("agent API listens")
-	return nil
+	return bound, nil
 }
 
 // agentTLS is mutual TLS 1.3 for agents. A caller without a certificate gets as far as enrolment and the device bootstrap.

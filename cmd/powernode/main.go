@@ -22,12 +22,7 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// exitCode is an error that says how the process ends and has been told already.
-type exitCode int
-
-func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
-
-// run is the whole program but for the process: 0 is success, 1 a failure that was said on stderr.
+// run is the whole program but for the process; it answers the exit code (powernode help exit-codes).
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := rootCommand()
 	root.SetArgs(args)
@@ -36,14 +31,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	var told exitCode
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &told):
-		return int(told)
+	if err != nil && !errors.As(err, &told) {
+		fmt.Fprintln(stderr, "powernode:", err)
 	}
-	fmt.Fprintln(stderr, "powernode:", err)
-	return 1
+	return exitOf(err)
 }
 
 func rootCommand() *cobra.Command {
@@ -57,7 +48,6 @@ func rootCommand() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.PersistentFlags().String(stateDirFlag, defaultStateDir(), "folder of the control plane's state")
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		initCommand(),
 		serveCommand(),
@@ -67,10 +57,19 @@ func rootCommand() *cobra.Command {
 		approvalsCommand(),
 		policiesCommand(),
 		auditCommand(),
+		accountCommand(),
+		userCommand(),
+		tokenCommand(),
 		artifactCommand(),
 		localCommand(),
 		stopCommand(),
+		openapiCommand(),
+		exitCodesTopic(),
 	)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	strict(root)
 	return root
 }
 

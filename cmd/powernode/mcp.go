@@ -17,7 +17,7 @@ import (
 )
 
 func mcpCommand() *cobra.Command {
-	var toolsets string
+	var toolsets, tokenFile string
 	var readOnly bool
 	cmd := &cobra.Command{
 		Use:   "mcp",
@@ -27,7 +27,7 @@ func mcpCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := mcp.ParseChoice(toolsets, readOnly); err != nil {
-				return fmt.Errorf("flag --toolsets: %w", err)
+				return usagef("flag --toolsets: %w", err)
 			}
 			dir, err := openStateDir(cmd)
 			if err != nil {
@@ -36,8 +36,12 @@ func mcpCommand() *cobra.Command {
 			if in, ok := cmd.InOrStdin().(*os.File); ok && term.IsTerminal(int(in.Fd())) {
 				return howToConnect(cmd.OutOrStdout(), cmd, dir)
 			}
+			token, err := credentialFrom(tokenFile)
+			if err != nil {
+				return err
+			}
 			query := url.Values{"toolsets": {toolsets}, "read_only": {strconv.FormatBool(readOnly)}}
-			b := newBridge(dir, query, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			b := newBridge(dir, query, token, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			err = b.run(cmd.Context())
 			if errors.Is(err, errClientGone) {
 				return nil
@@ -47,6 +51,8 @@ func mcpCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&toolsets, "toolsets", "", "list these toolsets, with commas between, or all (default: what the K3s workflow needs)")
 	cmd.Flags().BoolVar(&readOnly, "read-only", false, "list tools that change nothing, and refuse the others")
+	cmd.Flags().StringVar(&tokenFile, tokenFileFlag, "",
+		"speak with the token in this file, in place of the account's agent (environment: "+tokenVariable+")")
 	return cmd
 }
 

@@ -45,29 +45,14 @@ func policiesCommand() *cobra.Command {
 		sub.Flags().StringVar((*string)(&scope.NetworkID), "network-id", "", "only for calls on this network")
 		sub.MarkFlagsMutuallyExclusive("role", "user-id", "token-id", "cluster-id", "network-id")
 	}
+	declareSigner(cmd)
 	cmd.AddCommand(policiesListCommand(), set, unset)
 	return cmd
 }
 
 func policiesListCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List every action category with what applies",
-		Args:  cobra.NoArgs,
-		RunE: withClient(func(cmd *cobra.Command, _ []string, c client, _ stateDir) error {
-			var answer tools.PoliciesAnswer
-			if err := c.People(cmd.Context(), tools.PeoplePolicies, nil, &answer); err != nil {
-				return err
-			}
-			if asJSON {
-				return printValue(cmd.OutOrStdout(), answer)
-			}
-			return printPolicies(cmd.OutOrStdout(), answer.Policies)
-		}),
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-	return cmd
+	return listCommand("List every action category with what applies", tools.PeoplePolicies,
+		func(w io.Writer, a tools.PoliciesAnswer) error { return printPolicies(w, a.Policies) })
 }
 
 func printPolicies(w io.Writer, policies []governance.PolicyView) error {
@@ -90,12 +75,12 @@ func printPolicies(w io.Writer, policies []governance.PolicyView) error {
 // setPolicy asks on the terminal, signs with the human key, and sets.
 func setPolicy(cmd *cobra.Command, c client, dir stateDir, in tools.PreparePolicyRequest) (err error) {
 	ctx := cmd.Context()
-	var state tools.KeyState
-	if err := c.People(ctx, tools.PeopleKey, nil, &state); err != nil {
-		return err
-	}
 	var statement governance.PolicyStatement
 	if err := c.People(ctx, tools.PeoplePreparePolicy, in, &statement); err != nil {
+		return err
+	}
+	state, err := signerOf(cmd, c, dir)
+	if err != nil {
 		return err
 	}
 	t, err := openTerminal()

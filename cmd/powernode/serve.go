@@ -29,6 +29,7 @@ import (
 	"powernode/platform/network"
 	"powernode/platform/provider"
 	"powernode/platform/provider/local"
+	"powernode/platform/provider/manual"
 	"powernode/sdwan"
 	"powernode/store"
 	"powernode/tools"
@@ -38,14 +39,23 @@ import (
 const tickEvery = time.Second
 
 func serveCommand() *cobra.Command {
-	return &cobra.Command{
+	var web httpChoice
+	var agents []string
+	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the control plane in the foreground",
 		Long: "Run the control plane in the foreground: the store, the agents' API and the local socket that powernode mcp and\n" +
 			"powernode call speak to. The first start makes everything that it needs. It needs no root, except to make machines\n" +
-			"with the provider local.",
+			"with the provider local.\n\n" +
+			"With --http it also serves REST (/api/v1) and MCP (/mcp) to whoever has a token of powernode token, and later starts\n" +
+			"do too, until --http off. Beyond loopback that takes a TLS certificate.",
+		Example: "  powernode serve --http 127.0.0.1:8470\n" +
+			"  powernode serve --http 192.0.2.7:8470 --tls-cert server.crt --tls-key server.key",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := web.check(); err != nil {
+				return err
+			}
 			dir, err := openStateDir(cmd)
 			if err != nil {
 				return err
@@ -53,13 +63,21 @@ func serveCommand() *cobra.Command {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			log := zerolog.New(cmd.ErrOrStderr()).With().Timestamp().Logger()
-			return serve(ctx, dir, log)
+			if !cmd.Flags().Changed("agents") {
+				agents = nil // what is recorded stands
+			}
+			return serve(ctx, dir, web, agents, log)
 		},
 	}
+	cmd.Flags().StringVar(&web.address, "http", "", "serve REST and MCP over HTTP at ADDRESS:PORT, now and at later starts; off ends that")
+	cmd.Flags().StringArrayVar(&agents, "agents", nil, "serve the agents' API at ADDRESS or ADDRESS:PORT for machines elsewhere, now and at\nlater starts; off ends that (repeatable)")
+	cmd.Flags().StringVar(&web.cert, "tls-cert", "", "file of the certificate for --http, with its chain, as PEM")
+	cmd.Flags().StringVar(&web.key, "tls-key", "", "file of the certificate's key, as PEM")
+	return cmd
 }
 
 // serve runs the control plane of a state directory until the context ends. One at a time: a second one is refused.
-func serve(ctx context.Context, dir stateDir, log zerolog.Logger) (err error) {
+func serve(ctx context.Context, dir stateDir, web httpChoice, agents []string, log zerolog.Logger) (err error) {
 	lock, err := lockServe(dir)
 	if err != nil {
 		return err
@@ -86,8 +104,16 @@ func serve(ctx context.Context, dir stateDir, log zerolog.Logger) (err error) {
 		log.Error().Err(err).Msg("agents can't reach the platform")
 	}
 	defer func() { err = errors.Join(err, s.listeners.close()) }()
+	if err := s.listeners.openNamed(ctx, agents); err != nil {
+		return err
+	}
+	c := newControl(s.platform, dir, account, log)
+	operators, err := openHTTP(ctx, dir, web, s.platform, c.face, log)
+	if err != nil {
+		return err
+	}
 	log.Info().Str("account", string(account)).Str("state_dir", string(dir)).Msg("control plane started")
-	return s.run(ctx, newControl(s.platform, dir, account, log), account)
+	return s.run(ctx, c, operators, account)
 }
 
 // services are what one control plane is made of.
@@ -117,7 +143,7 @@ func newServices(dir stateDir, db *store.DB, sealer *store.Sealer, log zerolog.L
 		return verdict == governance.AutoApprove || verdict == governance.NotifyAndProceed, err
 	}
 	fleets := &fleet.Service{DB: db, Network: networks, Cluster: clusters, Providers: map[string]provider.Provider{local.Type: machines},
-		Sealer: sealer, Authority: authority, StateDir: string(dir), Log: log}
+		Sealer: sealer, Authority: authority, StateDir: string(dir), MachineID: machineID(), Log: log}
 	p := &tools.Platform{DB: db, Sealer: sealer, Fleet: fleets, Network: networks, Cluster: clusters,
 		Governance: rules, Log: log}
 	if err := p.Register(); err != nil {
@@ -125,12 +151,15 @@ func newServices(dir stateDir, db *store.DB, sealer *store.Sealer, log zerolog.L
 	}
 	db.SetPublish(fleets.Publish)
 	s := &services{platform: p, reports: newReports(p), log: log}
-	api := nodeapi.NewServer(&agentAPI{p: p, reports: s.reports, log: log}, log)
-	s.listeners = &listeners{opened: s.recompile, file: dir.listenersFile(), provider: machines, authority: authority, handler: api, log: log}
+	program := &agentProgram{path: agent}
+	api := nodeapi.NewServer(&agentAPI{p: p, reports: s.reports, program: program, log: log}, log)
+	s.listeners = &listeners{opened: s.recompile, file: dir.listenersFile(), namedFile: dir.agentsFile(), provider: machines, authority: authority, handler: api, log: log}
 	fleets.PlatformURLs = s.listeners.urls
 	networks.AgentAPI = s.listeners.addresses
 	networks.PlatformURL = s.listeners.url
 	networks.CAFingerprint = func() string { return fingerprint(authority.CAPEM()) }
+	fleets.Elsewhere = &fleet.Elsewhere{URLs: s.listeners.elsewhere, CASHA256: networks.CAFingerprint, Agent: program.describe}
+	fleets.Providers[manual.Type] = manual.New(manual.Options{StateDir: string(dir), Reachable: fleets.CheckReachable})
 	return s, nil
 }
 
@@ -194,12 +223,16 @@ func (s *services) makeAccount(ctx context.Context, tx *store.Tx, id store.Accou
 }
 
 // run owns everything that runs beside the calls, and waits for all of it.
-func (s *services) run(ctx context.Context, c *control, account store.AccountID) error {
+func (s *services) run(ctx context.Context, c *control, operators *operatorHTTP, account store.AccountID) error {
 	group, ctx := errgroup.WithContext(ctx)
+	if operators != nil {
+		group.Go(func() error { return operators.serve(ctx) })
+	}
 	group.Go(func() error { return c.Serve(ctx) })
 	group.Go(func() error { return s.reports.run(ctx) })
 	group.Go(func() error { return s.platform.RunEvents(ctx) })
 	group.Go(func() error { return s.platform.RunOperations(ctx) })
+	group.Go(func() error { return s.platform.RunSensors(ctx) })
 	group.Go(func() error { return s.tick(ctx, account) })
 	group.Go(func() error {
 		if err := s.platform.Fleet.Recover(ctx); err != nil {
@@ -208,7 +241,7 @@ func (s *services) run(ctx context.Context, c *control, account store.AccountID)
 		if err := s.platform.ResumeOperations(ctx); err != nil {
 			s.log.Error().Err(err).Msg("approved operations of the last run are not settled")
 		}
-		return nil
+		return s.platform.Fleet.RunTasks(ctx)
 	})
 	return group.Wait()
 }
@@ -266,6 +299,15 @@ func openSealer(path string) (*store.Sealer, error) {
 		return nil, fmt.Errorf("read the sealing key: %w", err)
 	}
 	return store.NewSealer(key)
+}
+
+// machineID is this host's, by which an agent that enrols from it is known; "" when it has none.
+func machineID() string {
+	b, err := os.ReadFile("/etc/machine-id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }
 
 // fingerprint is the SHA-256 of a certificate's DER, in hex: what a bootstrap URL carries.

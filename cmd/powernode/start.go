@@ -137,6 +137,7 @@ func startDetached(dir stateDir) (*detached, error) {
 	cmd := exec.Command(self, "serve", "--"+stateDirFlag, string(dir))
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = withoutCredential(os.Environ())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start powernode serve: %w", err)

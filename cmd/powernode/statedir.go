@@ -24,6 +24,8 @@ func (d stateDir) pidFile() string       { return d.file("serve.pid") }      // 
 func (d stateDir) startLock() string     { return d.file("start.lock") }     // held by whoever starts serve
 func (d stateDir) logFile() string       { return d.file("serve.log") }      // of a detached serve
 func (d stateDir) listenersFile() string { return d.file("listeners.json") } // the agent API's addresses
+func (d stateDir) agentsFile() string    { return d.file("agents.json") }    // those that an operator named
+func (d stateDir) httpFile() string      { return d.file("http.json") }      // where serve answers over HTTP
 func (d stateDir) socketFile() string    { return d.file("control.sock") }
 
 const stateDirFlag = "state-dir"

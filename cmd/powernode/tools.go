@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -12,45 +14,118 @@ import (
 
 	"powernode/platform/governance"
 	"powernode/schema"
+	"powernode/tools"
 )
 
 func toolsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tools",
-		Short: "List and explain the verbs",
+		Short: "List, explain and search the verbs",
+		Long:  "List, explain and search the verbs: what an assistant sees as tools, and powernode call calls. It needs no control plane.",
 	}
+	cmd.AddCommand(toolsListCommand(), toolsExplainCommand(), toolsSearchCommand())
+	return cmd
+}
+
+// outputFlag adds --output to a command that shows a table to people and JSON to programs.
+func outputFlag(cmd *cobra.Command) *string {
+	output := cmd.Flags().String("output", "table", "json or table")
+	complete := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return []cobra.Completion{"json", "table"}, cobra.ShellCompDirectiveNoFileComp
+	}
+	if err := cmd.RegisterFlagCompletionFunc("output", complete); err != nil {
+		panic("a flag of ours can't be completed: " + err.Error()) // it was made above
+	}
+	return output
+}
+
+// asJSON reads --output.
+func asJSON(output string) (bool, error) {
+	if output != "json" && output != "table" {
+		return false, usagef("--output takes json or table")
+	}
+	return output == "json", nil
+}
+
+func toolsListCommand() *cobra.Command {
 	var toolset string
-	list := &cobra.Command{
-		Use:   "list",
-		Short: "List the verbs",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			verbs, err := schema.Verbs()
-			if err != nil {
-				return err
-			}
-			return listVerbs(cmd.OutOrStdout(), verbs, toolset)
-		},
+	cmd := &cobra.Command{
+		Use:               "list",
+		Short:             "List the verbs",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	list.Flags().StringVar(&toolset, "toolset", "", "only verbs of this toolset")
-	var asJSON bool
-	explain := &cobra.Command{
+	output := outputFlag(cmd)
+	cmd.Flags().StringVar(&toolset, "toolset", "", "only verbs of this toolset")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		verbs, err := schema.Verbs()
+		if err != nil {
+			return err
+		}
+		if toolset != "" {
+			verbs = slices.DeleteFunc(verbs, func(v *schema.Verb) bool { return v.Toolset != toolset })
+		}
+		if len(verbs) == 0 {
+			return usagef("no verb of toolset %s", governance.Quote(toolset))
+		}
+		return showVerbs(cmd.OutOrStdout(), verbs, *output)
+	}
+	return cmd
+}
+
+func toolsExplainCommand() *cobra.Command {
+	cmd := &cobra.Command{
 		Use:   "explain VERB",
 		Short: "Explain a verb: what it is for, its parameters, what it answers, what decides it",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			v := verbNamed(args[0])
-			if v == nil {
-				return unknownVerbNamed(args[0])
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			if asJSON {
-				return printValue(cmd.OutOrStdout(), v)
-			}
-			return explainVerb(cmd.OutOrStdout(), v)
+			return verbNames(), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	explain.Flags().BoolVar(&asJSON, "json", false, "the declaration as JSON")
-	cmd.AddCommand(list, explain)
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		v := verbNamed(args[0])
+		if v == nil {
+			return unknownVerbNamed(args[0])
+		}
+		encode, err := asJSON(*output)
+		if err != nil {
+			return err
+		}
+		if encode {
+			return printValue(cmd.OutOrStdout(), v)
+		}
+		return explainVerb(cmd.OutOrStdout(), v)
+	}
+	return cmd
+}
+
+// foundHere is how many verbs a search shows.
+const foundHere = 12
+
+func toolsSearchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "search WORDS...",
+		Short:   "Find the verbs for a purpose, best first, as platform_search_verbs does",
+		Example: "  powernode tools search move a worker to another cluster",
+		Args:    cobra.MinimumNArgs(1),
+	}
+	output := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p := &tools.Platform{}
+		if err := p.Register(); err != nil {
+			return err
+		}
+		anyone := tools.Caller{Kind: governance.KindPerson, Role: governance.RoleAdmin} // a search tells what there is, and runs nothing
+		verbs := []*schema.Verb{}
+		for _, d := range p.Search(anyone, strings.Join(args, " "), foundHere) {
+			verbs = append(verbs, d.Contract())
+		}
+		return showVerbs(cmd.OutOrStdout(), verbs, *output)
+	}
 	return cmd
 }
 
@@ -64,24 +139,48 @@ func unknownVerbNamed(name string) error {
 		names[i] = v.Name
 	}
 	if near := schema.Nearest(strings.TrimPrefix(name, "platform."), names); near != "" {
-		return fmt.Errorf("unknown verb %s: did you mean %s?", governance.Quote(name), near)
+		return schema.Errorf(schema.NotFound, "unknown verb %s: did you mean %s?", governance.Quote(name), near)
 	}
-	return fmt.Errorf("unknown verb %s", governance.Quote(name))
+	return schema.Errorf(schema.NotFound, "unknown verb %s: powernode tools search finds verbs", governance.Quote(name))
 }
 
-func listVerbs(w io.Writer, verbs []*schema.Verb, toolset string) error {
+// verbSummary is a verb in a list.
+type verbSummary struct {
+	Name           string             `json:"name"`
+	Title          string             `json:"title"`
+	Toolset        string             `json:"toolset"`
+	Default        bool               `json:"default"`
+	Permission     string             `json:"permission"`
+	ActionCategory *string            `json:"action_category"`
+	DefaultVerdict *string            `json:"default_verdict"`
+	Annotations    schema.Annotations `json:"annotations"`
+}
+
+func showVerbs(w io.Writer, verbs []*schema.Verb, output string) error {
+	encode, err := asJSON(output)
+	if err != nil {
+		return err
+	}
+	if !encode {
+		return listVerbs(w, verbs)
+	}
+	list := make([]verbSummary, len(verbs))
+	for i, v := range verbs {
+		list[i] = verbSummary{Name: v.Name, Title: v.Title, Toolset: v.Toolset, Default: v.Default, Permission: v.Permission,
+			Annotations: v.Annotations}
+		if v.Gated() {
+			verdict := decidedBy(v)
+			list[i].ActionCategory, list[i].DefaultVerdict = &v.Category, &verdict
+		}
+	}
+	return printValue(w, map[string]any{"verbs": list, "count": len(list)})
+}
+
+func listVerbs(w io.Writer, verbs []*schema.Verb) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "VERB\tTOOLSET\tDECIDED BY\tWHAT")
-	found := false
 	for _, v := range verbs {
-		if toolset != "" && v.Toolset != toolset {
-			continue
-		}
-		found = true
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", v.Name, v.Toolset, decidedBy(v), v.Title)
-	}
-	if !found {
-		return fmt.Errorf("no verb of toolset %s", governance.Quote(toolset))
 	}
 	return table.Flush()
 }
@@ -96,7 +195,7 @@ func decidedBy(v *schema.Verb) string {
 func explainVerb(w io.Writer, v *schema.Verb) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n\n%s\n\nParameters:\n", v.Name, v.Title, v.Description)
-	if err := explainProperties(&b, v.Input); err != nil {
+	if err := explainProperties(&b, "", v.Input); err != nil {
 		return fmt.Errorf("read the input of %s: %w", v.Name, err)
 	}
 	fmt.Fprintf(&b, "Answers: %s\n", strings.Join(v.OutputShape().Names, ", "))
@@ -111,7 +210,8 @@ func explainVerb(w io.Writer, v *schema.Verb) error {
 	return err
 }
 
-func explainProperties(b *strings.Builder, input json.RawMessage) error {
+// explainProperties lists an object's properties in order, those of objects in it behind them, named as flags are.
+func explainProperties(b *strings.Builder, prefix string, input json.RawMessage) error {
 	var in struct {
 		Properties json.RawMessage `json:"properties"`
 		Required   []string        `json:"required"`
@@ -119,7 +219,10 @@ func explainProperties(b *strings.Builder, input json.RawMessage) error {
 	if err := json.Unmarshal(input, &in); err != nil {
 		return err
 	}
-	dec := json.NewDecoder(strings.NewReader(string(in.Properties)))
+	if len(in.Properties) == 0 {
+		return nil // any key
+	}
+	dec := json.NewDecoder(bytes.NewReader(in.Properties))
 	if _, err := dec.Token(); err != nil {
 		return errors.Join(errors.New("no properties"), err)
 	}
@@ -131,32 +234,60 @@ func explainProperties(b *strings.Builder, input json.RawMessage) error {
 		if err != nil {
 			return err
 		}
-		var p struct {
-			Type        string          `json:"type"`
-			Description string          `json:"description"`
-			Default     json.RawMessage `json:"default"`
-			Enum        []string        `json:"enum"`
-		}
-		if err := dec.Decode(&p); err != nil {
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil {
 			return err
 		}
-		fmt.Fprintf(b, "  %s (%s%s) %s\n", name, p.Type, remarks(fmt.Sprint(name), in.Required, p.Default, p.Enum), p.Description)
+		if err := explainProperty(b, prefix+fmt.Sprint(name), slices.Contains(in.Required, fmt.Sprint(name)), raw); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func remarks(name string, required []string, byDefault json.RawMessage, enum []string) string {
-	out := ""
-	for _, r := range required {
-		if r == name {
-			out += ", required"
+// property is what is told of one.
+type property struct {
+	Type        string          `json:"type"`
+	Description string          `json:"description"`
+	Default     json.RawMessage `json:"default"`
+	Enum        []string        `json:"enum"`
+	Items       json.RawMessage `json:"items"`
+	NullClears  bool            `json:"x-null-clears"`
+}
+
+func explainProperty(b *strings.Builder, name string, required bool, raw json.RawMessage) error {
+	var p property
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return err
+	}
+	kind, inside, under := p.Type, raw, name+"."
+	if len(p.Items) > 0 {
+		var item property
+		if err := json.Unmarshal(p.Items, &item); err != nil {
+			return err
 		}
+		kind, inside, under, p.Enum, p.Type = kind+" of "+item.Type, p.Items, name+"[].", item.Enum, item.Type
 	}
-	if len(byDefault) > 0 {
-		out += ", default " + string(byDefault)
+	fmt.Fprintf(b, "  %s (%s%s) %s\n", name, kind, p.remarks(required), p.Description)
+	if p.Type != "object" {
+		return nil
 	}
-	if len(enum) > 0 {
-		out += ": " + strings.Join(enum, " | ")
+	return explainProperties(b, under, inside)
+}
+
+func (p property) remarks(required bool) string {
+	out := ""
+	if required {
+		out += ", required"
+	}
+	if len(p.Default) > 0 {
+		out += ", default " + string(p.Default)
+	}
+	if p.NullClears {
+		out += ", null clears"
+	}
+	if len(p.Enum) > 0 {
+		out += ": " + strings.Join(p.Enum, " | ")
 	}
 	return out
 }

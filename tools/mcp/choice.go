@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"powernode/schema"
+	"powernode/tools"
 )
 
 // Choice is which verbs are listed. All of them can be called, whatever is listed.
@@ -15,18 +16,15 @@ type Choice struct {
 	ReadOnly bool // lists readers, and refuses writers
 }
 
-// always are listed whatever is chosen: with them every other verb is within reach.
+// always are listed whatever is chosen: with them every other verb is within reach, as far as the caller may call it.
 var always = []string{"platform_preview", "platform_search_verbs", "platform_call_verb"}
 
 // ParseChoice reads a choice of toolsets: empty for the default list, "all", or names of toolsets with commas between.
 func ParseChoice(toolsets string, readOnly bool) (Choice, error) {
+	known := schema.Toolsets()
 	c := Choice{ReadOnly: readOnly}
 	if strings.TrimSpace(toolsets) == "" {
 		return c, nil
-	}
-	known, err := knownToolsets()
-	if err != nil {
-		return c, err
 	}
 	for name := range strings.SplitSeq(toolsets, ",") {
 		name = strings.TrimSpace(name)
@@ -42,27 +40,16 @@ func ParseChoice(toolsets string, readOnly bool) (Choice, error) {
 	return c, nil
 }
 
-func knownToolsets() ([]string, error) {
-	verbs, err := schema.Verbs()
-	if err != nil {
-		return nil, err
-	}
-	var known []string
-	for _, v := range verbs {
-		if !slices.Contains(known, v.Toolset) {
-			known = append(known, v.Toolset)
-		}
-	}
-	slices.Sort(known)
-	return known, nil
-}
-
-// lists says whether a verb is in the list.
-func (c Choice) lists(v *schema.Verb) bool {
+// lists says whether a verb is in the list of a caller.
+func (c Choice) lists(v *schema.Verb, caller tools.Caller) bool {
 	switch {
-	case c.ReadOnly && !v.Annotations.ReadOnly:
+	case slices.Contains(always, v.Name):
+		return true
+	case (c.ReadOnly || caller.ReadOnly) && !v.Annotations.ReadOnly:
 		return false
-	case c.all, slices.Contains(always, v.Name):
+	case caller.Toolsets != nil && !slices.Contains(caller.Toolsets, v.Toolset): // a token may be narrowed to some
+		return false
+	case c.all:
 		return true
 	case c.toolsets != nil:
 		return slices.Contains(c.toolsets, v.Toolset)

@@ -1,11 +1,13 @@
-// Package mcp is the MCP face of the verbs: a session for each client, on mcp-go, in both eras of the protocol. It lists
-// tools from the contract and takes every call to the one call path, tools.Platform.Call.
+// Package mcp speaks MCP, in both eras of the protocol, over streams and over HTTP. A Server serves a Catalogue of tools,
+// resources and prompts; Face is the product's: the contract's verbs as tools, each call and each reading on the one call
+// path, tools.Platform.Call. Types and the dispatch are mcp-go's; sessions, the order of calls, the reading of envelopes and
+// the HTTP transport are ours, because the SDK's lose answers, order, and what a client really wrote.
 //
-// It is not a transport: a Stream brings messages and takes answers, over stdio or a bridge's connection. It knows no verb
-// by its meaning and holds no rule; what a verb is, stands in package schema. No other package of the product imports
-// mcp-go.
+// It is no place for rules: it knows no verb by its meaning, decides nothing, and asks nobody for an approval; what a verb is,
+// stands in package schema. No other package of the product imports mcp-go.
 //
-// Invariants: arguments reach the call path as the bytes that the client wrote; every message is answered once, also after
-// the end of input; calls that write run one by one in the order of arrival, reads beside them; a write that has begun is
-// never cancelled; an error carries no structuredContent.
+// Invariants: arguments reach a tool as the bytes that the client wrote; every message is answered once, also after the end of
+// input; on a stream, calls that write run one by one in the order of arrival, reads beside them; a write that has begun is never
+// cancelled; an error carries no structuredContent; nothing is sent after an answer that belongs before it; over HTTP no client
+// is remembered, and none is served that Authenticate does not know.
 package mcp

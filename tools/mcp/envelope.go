@@ -10,6 +10,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	sdk "github.com/mark3labs/mcp-go/mcp"
+
 	"powernode/schema"
 )
 
@@ -22,17 +24,8 @@ const (
 	codeNotBegun       = -32000
 )
 
-// protocolError is the answer to what is no tool call at all.
-type protocolError struct {
-	Code    int    `json:"code"`
-	Message string `json:"message"`
-	Data    any    `json:"data,omitempty"`
-}
-
-func (e *protocolError) Error() string { return e.Message }
-
-func invalidRequest(format string, args ...any) *protocolError {
-	return &protocolError{Code: codeInvalidRequest, Message: "Invalid request: " + fmt.Sprintf(format, args...)}
+func invalidRequest(format string, args ...any) *ProtocolError {
+	return &ProtocolError{Code: codeInvalidRequest, Message: "Invalid request: " + fmt.Sprintf(format, args...)}
 }
 
 // field is a member of a JSON object, its value as it was written.
@@ -79,7 +72,9 @@ func fields(raw []byte) ([]field, error) {
 type envelope struct {
 	id     json.RawMessage // nil: a notification, or an answer of the client's
 	method string          // empty: an answer of the client's
-	params json.RawMessage
+	params json.RawMessage // nil: none
+	result json.RawMessage // of an answer
+	failed json.RawMessage // of an answer that is an error
 }
 
 var envelopeKeys = []string{"jsonrpc", "id", "method", "params", "result", "error"}
@@ -88,20 +83,20 @@ var envelopeKeys = []string{"jsonrpc", "id", "method", "params", "result", "erro
 func readEnvelope(raw []byte) (envelope, error) {
 	var e envelope
 	if !json.Valid(raw) || !utf8.Valid(raw) {
-		return e, &protocolError{Code: codeParse, Message: "Parse error: the line is not one JSON document in UTF-8"}
+		return e, &ProtocolError{Code: codeParse, Message: "Parse error: the line is not one JSON document in UTF-8"}
 	}
 	members, err := fields(raw)
 	if err != nil {
 		return e, invalidRequest("a message is one JSON object; batches are not taken")
 	}
 	seen := map[string]json.RawMessage{}
-	var twice, misspelt []string
+	var twice []string
+	misspelt, meant := "", ""
 	for _, m := range members {
-		switch _, before := seen[m.key]; {
-		case before:
+		if _, before := seen[m.key]; before {
 			twice = append(twice, m.key)
-		case !slices.Contains(envelopeKeys, m.key) && slices.Contains(envelopeKeys, strings.ToLower(m.key)):
-			misspelt = append(misspelt, m.key)
+		} else if key := folded(m.key, envelopeKeys); key != "" && misspelt == "" {
+			misspelt, meant = m.key, key
 		}
 		seen[m.key] = m.raw
 	}
@@ -112,8 +107,8 @@ func readEnvelope(raw []byte) (envelope, error) {
 	switch {
 	case len(twice) > 0:
 		return e, invalidRequest("key %.64q is given twice", twice[0])
-	case len(misspelt) > 0:
-		return e, invalidRequest("key %q is not declared (did you mean %s?)", misspelt[0], strings.ToLower(misspelt[0]))
+	case misspelt != "":
+		return e, invalidRequest("key %q is not declared (did you mean %s?)", misspelt, meant)
 	case string(seen["jsonrpc"]) != `"2.0"`:
 		return e, invalidRequest(`jsonrpc must be "2.0"`)
 	case hasID && e.id == nil:
@@ -123,11 +118,86 @@ func readEnvelope(raw []byte) (envelope, error) {
 		if err := json.Unmarshal(method, &e.method); err != nil || e.method == "" {
 			return e, invalidRequest("method must be a string")
 		}
-	} else if seen["result"] == nil && seen["error"] == nil {
-		return e, invalidRequest("method is missing")
 	}
-	e.params = seen["params"]
+	e.params, e.result, e.failed = seen["params"], seen["result"], seen["error"]
+	if string(e.params) == "null" {
+		e.params = nil
+	}
+	switch answers := e.result != nil || e.failed != nil; {
+	case e.method == "" && !answers:
+		return e, invalidRequest("method is missing")
+	case e.method != "" && answers:
+		return e, invalidRequest("a request has no result and no error")
+	case e.method != "tools/call":
+		return e, checkParams(e.params)
+	}
 	return e, nil
+}
+
+// paramKeys are the keys of the protocol's parameters, of all methods but tools/call.
+var paramKeys = []string{"_meta", "argument", "arguments", "capabilities", "clientInfo", "context", "cursor", "inputResponses", "level",
+	"name", "notifications", "protocolVersion", "reason", "ref", "requestId", "requestState", "uri"}
+
+// checkParams refuses parameters of which the SDK's decoding would take another key, or the last of two. Keys that the
+// protocol does not know pass: a later revision may.
+func checkParams(raw json.RawMessage) error {
+	if raw == nil {
+		return nil
+	}
+	members, err := fields(raw)
+	if err != nil {
+		return &ProtocolError{Code: codeInvalidParams, Message: "Invalid params: not an object"}
+	}
+	seen := map[string]bool{}
+	for _, m := range members {
+		if seen[m.key] {
+			return &ProtocolError{Code: codeInvalidParams, Message: fmt.Sprintf("Invalid params: key %.64q is given twice", m.key)}
+		}
+		seen[m.key] = true
+		if key := folded(m.key, paramKeys); key != "" {
+			return &ProtocolError{Code: codeInvalidParams,
+				Message: fmt.Sprintf("Invalid params: key %.64q is not declared (did you mean %s?)", m.key, key)}
+		}
+	}
+	return nil
+}
+
+// folded is the key that the SDK's decoding would take a key for, though it is written otherwise; empty: none. Decoding folds
+// more than ASCII: a long s is an s to it.
+func folded(key string, declared []string) string {
+	i := slices.IndexFunc(declared, func(d string) bool { return strings.EqualFold(d, key) })
+	if i < 0 || declared[i] == key {
+		return ""
+	}
+	return declared[i]
+}
+
+// meta is what a request's _meta says that matters here.
+type meta struct {
+	version  string          // of the stateless era; empty: the handshake's
+	progress json.RawMessage // progressToken, as it was written; nil: none
+	logLevel sdk.LoggingLevel
+}
+
+// readMeta reads _meta out of parameters. What is of another type counts as absent; the SDK refuses it where it must.
+func readMeta(params json.RawMessage) meta {
+	var m meta
+	var outer struct {
+		Meta map[string]json.RawMessage `json:"_meta"`
+	}
+	if json.Unmarshal(params, &outer) != nil {
+		return m
+	}
+	if json.Unmarshal(outer.Meta[sdk.MetaKeyProtocolVersion], &m.version) != nil {
+		m.version = ""
+	}
+	if json.Unmarshal(outer.Meta[sdk.MetaKeyLogLevel], &m.logLevel) != nil {
+		m.logLevel = ""
+	}
+	if token := outer.Meta["progressToken"]; isID(token) {
+		m.progress = token
+	}
+	return m
 }
 
 func isID(raw json.RawMessage) bool {
@@ -139,7 +209,9 @@ type toolCall struct {
 	name      string
 	arguments json.RawMessage // nil: none were given
 	meta      json.RawMessage
-	refusal   *schema.Error // of keys beside the arguments; nil: none
+	responses json.RawMessage // to a result that asked for input; nil: none
+	state     json.RawMessage // that such a result left with the client
+	refusal   *schema.Error   // of keys beside the arguments; nil: none
 }
 
 // The keys of tools/call. Those of tasks and of round trips are the protocol's, and mean nothing to our tools.
@@ -150,7 +222,7 @@ var callKeys = []string{"name", "arguments", "_meta", "task", "inputResponses", 
 func readCall(params json.RawMessage) (toolCall, error) {
 	members, err := fields(params)
 	if err != nil {
-		return toolCall{}, &protocolError{Code: codeInvalidParams, Message: "Invalid params: tools/call takes an object with name and arguments"}
+		return toolCall{}, &ProtocolError{Code: codeInvalidParams, Message: "Invalid params: tools/call takes an object with name and arguments"}
 	}
 	seen := map[string]json.RawMessage{}
 	var found []schema.Violation
@@ -172,9 +244,9 @@ func readCall(params json.RawMessage) (toolCall, error) {
 		}
 		seen[m.key] = m.raw
 	}
-	c := toolCall{arguments: seen["arguments"], meta: seen["_meta"]}
+	c := toolCall{arguments: seen["arguments"], meta: seen["_meta"], responses: seen["inputResponses"], state: seen["requestState"]}
 	if err := json.Unmarshal(seen["name"], &c.name); err != nil || c.name == "" {
-		return c, &protocolError{Code: codeInvalidParams, Message: "Invalid params: tools/call needs the name of a tool"}
+		return c, &ProtocolError{Code: codeInvalidParams, Message: "Invalid params: tools/call needs the name of a tool"}
 	}
 	if string(c.arguments) == "null" {
 		c.arguments = nil
@@ -201,7 +273,7 @@ const maxViolations = 8
 
 func refusalOf(found []schema.Violation, texts []string) *schema.Error {
 	found, texts = found[:min(len(found), maxViolations)], texts[:min(len(texts), maxViolations)]
-	return &schema.Error{Code: schema.InvalidArguments, Message: strings.Join(texts, "; "), Details: map[string]any{
+	return &schema.Error{Code: schema.InvalidArguments, Message: schema.Message(strings.Join(texts, "; ")), Details: map[string]any{
 		"pointer": found[0].Pointer, "value": nil, "declared": []string{"name", "arguments"}, "candidates": found[0].Candidates,
 		"violations": found}}
 }

@@ -67,7 +67,7 @@ func TestListingStaysWithinItsBudget(t *testing.T) {
 	}
 }
 
-func TestChoiceListsToolsetsAndAlwaysThePreview(t *testing.T) {
+func TestChoiceListsToolsetsAndAlwaysWhatReachesTheOthers(t *testing.T) {
 	t.Parallel()
 	env := toolstest.New(t)
 	var every []string
@@ -89,7 +89,8 @@ func TestChoiceListsToolsetsAndAlwaysThePreview(t *testing.T) {
 			for _, name := range every {
 				d, _ := env.Platform.Lookup(name)
 				v := d.Contract()
-				want := name == "platform_preview" || tt.listed(v.Toolset, v.Default, v.Annotations.ReadOnly)
+				always := name == "platform_preview" || name == "platform_search_verbs" || name == "platform_call_verb"
+				want := always || tt.listed(v.Toolset, v.Default, v.Annotations.ReadOnly)
 				if slices.Contains(got, name) != want {
 					t.Errorf("%s is listed: %v, want %v", name, !want, want)
 				}
@@ -118,12 +119,20 @@ func TestVerbOutsideTheListIsCallable(t *testing.T) {
 // Large clients take no more of JSON Schema than this.
 func TestListedSchemasStayInTheSubsetThatClientsTake(t *testing.T) {
 	t.Parallel()
-	for _, l := range list(t, toolstest.New(t), "all", false) {
+	env := toolstest.New(t)
+	all := list(t, env, "all", false)
+	if len(all) != len(env.Platform.Verbs()) {
+		t.Errorf("all lists %d of %d verbs", len(all), len(env.Platform.Verbs()))
+	}
+	for _, l := range all {
+		if len(l.Name) > 45 || len(l.Description) > 400 || l.Description == "" || l.OutputSchema == nil {
+			t.Errorf("%s: name of %d, description of %d characters, output schema of %d", l.Name, len(l.Name), len(l.Description), len(l.OutputSchema))
+		}
 		if a := l.Annotations; a.Title == "" || a.ReadOnlyHint == nil || a.DestructiveHint == nil || a.IdempotentHint == nil || a.OpenWorldHint == nil {
 			t.Errorf("%s: a hint or the title is missing", l.Name)
 		}
-		walk(t, l.Name+" input", l.InputSchema, true)
-		walk(t, l.Name+" output", l.OutputSchema, true)
+		walk(t, l.Name+" input", l.InputSchema, true, true)
+		walk(t, l.Name+" output", l.OutputSchema, true, false)
 		for _, raw := range []json.RawMessage{l.InputSchema, l.OutputSchema} {
 			if _, err := jsonschema.CompileString("schema.json", string(raw)); err != nil {
 				t.Errorf("%s: %v", l.Name, err)
@@ -138,35 +147,70 @@ func TestListedSchemasStayInTheSubsetThatClientsTake(t *testing.T) {
 	}
 }
 
-func walk(t *testing.T, at string, raw json.RawMessage, root bool) {
+// Keywords that all large clients take. The ones of an input's bounds are ours to enforce; others may ignore them.
+var keywords = []string{"type", "properties", "required", "additionalProperties", "items", "description", "default", "enum", "format", "pattern",
+	"minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "anyOf"}
+
+func walk(t *testing.T, at string, raw json.RawMessage, root, input bool) {
 	t.Helper()
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &keys); err != nil {
+		t.Errorf("%s: %v", at, err)
+		return
+	}
+	for key := range keys {
+		if !slices.Contains(keywords, key) || key == "anyOf" && (root || input) {
+			t.Errorf("%s: keyword %s", at, key)
+		}
+	}
 	var s struct {
-		Type       any                        `json:"type"`
-		Properties map[string]json.RawMessage `json:"properties"`
-		Items      json.RawMessage            `json:"items"`
-		AnyOf      []json.RawMessage          `json:"anyOf"`
-		OneOf      json.RawMessage            `json:"oneOf"`
-		AllOf      json.RawMessage            `json:"allOf"`
-		Ref        json.RawMessage            `json:"$ref"`
+		Type        any                        `json:"type"`
+		Description string                     `json:"description"`
+		Properties  map[string]json.RawMessage `json:"properties"`
+		Required    []string                   `json:"required"`
+		Items       json.RawMessage            `json:"items"`
+		AnyOf       []json.RawMessage          `json:"anyOf"`
+		Values      json.RawMessage            `json:"additionalProperties"`
 	}
 	if err := json.Unmarshal(raw, &s); err != nil {
 		t.Errorf("%s: %v", at, err)
 		return
 	}
-	if _, text := s.Type.(string); s.Type != nil && !text {
+	typ, text := s.Type.(string)
+	switch {
+	case s.Type != nil && !text:
 		t.Errorf("%s: type is a list", at)
-	}
-	if s.OneOf != nil || s.AllOf != nil || s.Ref != nil || root && s.AnyOf != nil {
-		t.Errorf("%s: a combinator or reference", at)
-	}
-	if root && (s.Type != "object" || s.Properties == nil) {
+	case root && (typ != "object" || s.Properties == nil):
 		t.Errorf("%s: the root is no object with properties", at)
-	}
-	if s.Type == "array" && s.Items == nil {
+	case input && typ == "":
+		t.Errorf("%s: no type", at)
+	case typ == "array" && s.Items == nil:
 		t.Errorf("%s: an array without items", at)
+	case input && typ == "object" && s.Values == nil:
+		t.Errorf("%s: neither closed nor free", at)
+	case s.AnyOf != nil && (len(s.AnyOf) != 2 || string(s.AnyOf[1]) != `{"type":"null"}`):
+		t.Errorf("%s: anyOf says more than that it may be null", at)
+	}
+	for _, name := range s.Required {
+		if s.Properties[name] == nil {
+			t.Errorf("%s: %s is required and not declared", at, name)
+		}
 	}
 	for name, p := range s.Properties {
-		walk(t, at+"/"+name, p, false)
+		walk(t, at+"/"+name, p, false, input)
+		var described struct{ Description string }
+		if json.Unmarshal(p, &described) != nil || input && described.Description == "" {
+			t.Errorf("%s/%s: no description", at, name)
+		}
+	}
+	if s.Items != nil {
+		walk(t, at+"[]", s.Items, false, input && string(s.Items) != "{}")
+	}
+	if len(s.Values) > 0 && s.Values[0] == '{' {
+		walk(t, at+"{}", s.Values, false, input)
+	}
+	if s.AnyOf != nil {
+		walk(t, at, s.AnyOf[0], false, input)
 	}
 }
 

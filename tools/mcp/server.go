@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -14,97 +15,264 @@ import (
 	"github.com/rs/zerolog"
 
 	"powernode/schema"
-	"powernode/store"
-	"powernode/tools"
 )
 
-// Face is the MCP face of a platform. Its fields are set before it serves.
-type Face struct {
-	Platform *tools.Platform
-	Version  string
-	Log      zerolog.Logger
+// Server serves a catalogue to clients of both eras of the protocol, each by its own session or request. Its fields are
+// set before it serves.
+type Server struct {
+	Name      string
+	Title     string
+	Version   string
+	Catalogue Catalogue
+	Log       zerolog.Logger
 
-	once  sync.Once
-	tools []sdk.Tool
-	fault error
+	once      sync.Once
+	core      *server.MCPServer
+	tools     map[string]*Tool
+	prompts   map[string]*Prompt
+	questions questions
+	watching  watching
+	posts     posts
 }
 
-// listing are all verbs as tools, made once.
-func (f *Face) listing() ([]sdk.Tool, error) {
-	f.once.Do(func() {
-		for _, d := range f.Platform.Verbs() {
-			tool, err := listed(d.Contract())
-			if err != nil {
-				f.fault = err
-				return
-			}
-			f.tools = append(f.tools, tool)
-		}
-	})
-	return f.tools, f.fault
-}
-
-// server is the SDK's server with every verb as a tool. It hides what is not chosen from the list and from nothing else:
-// the SDK's own filter would refuse the calls too.
-func (f *Face) server(ctx context.Context, caller tools.Caller, choice Choice) (*server.MCPServer, error) {
-	all, err := f.listing()
-	if err != nil {
-		return nil, err
-	}
-	instructions, err := f.instructions(ctx, caller, choice)
-	if err != nil {
-		return nil, err
-	}
-	var hooks server.Hooks
-	hooks.AddAfterListTools(func(_ context.Context, _ any, _ *sdk.ListToolsRequest, result *sdk.ListToolsResult) {
-		result.Tools = slices.DeleteFunc(result.Tools, func(t sdk.Tool) bool {
-			d, ok := f.Platform.Lookup(t.Name)
-			return !ok || !choice.lists(d.Contract())
+// prepare makes the SDK's server, once.
+func (s *Server) prepare() {
+	s.once.Do(func() {
+		c := &s.Catalogue
+		var hooks server.Hooks
+		hooks.AddAfterInitialize(func(ctx context.Context, _ any, _ *sdk.InitializeRequest, result *sdk.InitializeResult) {
+			result.Instructions = s.instructions(ctx)
 		})
+		hooks.AddAfterDiscover(func(ctx context.Context, _ any, _ *sdk.DiscoverRequest, result *sdk.DiscoverResult) {
+			result.Instructions = s.instructions(ctx)
+		})
+		// The SDK's own filter would refuse the calls of what it hides too.
+		hooks.AddAfterListTools(func(ctx context.Context, _ any, _ *sdk.ListToolsRequest, result *sdk.ListToolsResult) {
+			p := exchangeOf(ctx).Principal
+			result.Tools = slices.DeleteFunc(result.Tools, func(t sdk.Tool) bool { return c.Lists != nil && !c.Lists(p, t.Name) })
+		})
+		options := []server.ServerOption{server.WithTitle(s.Title), server.WithHooks(&hooks), server.WithToolCapabilities(false),
+			server.WithLogging()}
+		if len(c.Resources)+len(c.Templates) > 0 {
+			options = append(options, server.WithResourceCapabilities(c.Subscribe, false))
+		}
+		if len(c.Prompts) > 0 {
+			options = append(options, server.WithPromptCapabilities(false))
+		}
+		if c.Complete != nil {
+			options = append(options, server.WithCompletions(), server.WithPromptCompletionProvider(completer{s}),
+				server.WithResourceCompletionProvider(completer{s}))
+		}
+		s.core = server.NewMCPServer(s.Name, s.Version, options...)
+		s.fill()
 	})
-	s := server.NewMCPServer("powernode", f.Version, server.WithTitle("Powernode"), server.WithInstructions(instructions),
-		server.WithToolCapabilities(false), server.WithHooks(&hooks))
-	callable := make([]server.ServerTool, len(all))
-	for i, tool := range all {
-		callable[i] = server.ServerTool{Tool: tool, Handler: f.call(caller)}
+}
+
+// fill hands the catalogue to the SDK's server.
+func (s *Server) fill() {
+	s.tools, s.prompts = map[string]*Tool{}, map[string]*Prompt{}
+	var callable []server.ServerTool
+	for i := range s.Catalogue.Tools {
+		t := &s.Catalogue.Tools[i]
+		s.tools[t.Listed.Name] = t
+		callable = append(callable, server.ServerTool{Tool: t.Listed, Handler: s.call(t)})
 	}
-	s.AddTools(callable...)
-	return s, nil
+	s.core.AddTools(callable...)
+	for _, r := range s.Catalogue.Resources {
+		s.core.AddResource(r.Listed, s.read(r.Read))
+	}
+	for _, t := range s.Catalogue.Templates {
+		s.core.AddResourceTemplate(t.Listed, server.ResourceTemplateHandlerFunc(s.read(t.Read)))
+	}
+	for i := range s.Catalogue.Prompts {
+		p := &s.Catalogue.Prompts[i]
+		s.prompts[p.Listed.Name] = p
+		s.core.AddPrompt(p.Listed, s.prompt(p))
+	}
 }
 
-// pending is the call that a context carries to its handler: what the client wrote, past the SDK's decoding.
-type pending struct {
-	verb   string
+// tool finds a tool by a name that a client uses.
+func (s *Server) tool(name string) (*Tool, bool) {
+	if s.Catalogue.Resolve != nil {
+		name = s.Catalogue.Resolve(name)
+	}
+	t, ok := s.tools[name]
+	return t, ok
+}
+
+// exchange is one message on its way: who sent it, what it says, and what its handler left for the answer.
+type exchange struct {
+	Principal
+	envelope
+	meta   meta
 	callID string
-	toolCall
+	call   *toolCall // of tools/call
+	client *client
+	fault  *ProtocolError // in place of the SDK's answer
 }
 
-type pendingKey struct{}
+type exchangeKey struct{}
 
-// call runs the call that the context carries. What the SDK has decoded is not looked at.
-func (f *Face) call(caller tools.Caller) server.ToolHandlerFunc {
-	return func(ctx context.Context, _ sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		p, ok := ctx.Value(pendingKey{}).(*pending)
-		if !ok {
-			return nil, errors.New("no call in the context")
+// exchangeOf is the exchange that a context carries: every context that goes through the SDK does.
+func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{}).(*exchange) }
+
+// newCall is what a handler gets.
+func (x *exchange) newCall(ctx context.Context) *Call {
+	return &Call{Principal: x.Principal, ID: x.callID, Version: x.version(), client: x.client, meta: x.meta,
+		capabilities: x.client.declared(ctx)}
+}
+
+// version is the protocol revision in effect.
+func (x *exchange) version() string {
+	if x.meta.version != "" {
+		return x.meta.version
+	}
+	return x.client.ProtocolVersion()
+}
+
+// refuse keeps what a handler refused with for the answer, and answers an error for the SDK.
+func (x *exchange) refuse(ctx context.Context, s *Server, err error) error {
+	var refusal *ProtocolError
+	var coded *schema.Error
+	switch {
+	case errors.As(err, &refusal):
+		x.fault = refusal
+	case errors.As(err, &coded) && coded.Code != schema.Internal:
+		x.fault = &ProtocolError{Code: codeInvalidParams, Message: coded.Message, Data: coded}
+		if coded.Code == schema.NotFound && !sdk.IsModernProtocol(x.version()) {
+			x.fault.Code = sdk.RESOURCE_NOT_FOUND
 		}
-		if p.refusal != nil {
-			return refused(p.refusal)
+	case ctx.Err() != nil: // the client has taken it back, or is gone
+		x.fault = &ProtocolError{Code: codeInternal, Message: "Request cancelled"}
+	default:
+		s.Log.Error().Err(err).Str("method", x.method).Msg("MCP request failed")
+		x.fault = &ProtocolError{Code: codeInternal, Message: "Internal error"}
+	}
+	return err
+}
+
+// call runs a tool. What the SDK has decoded of the arguments is not looked at.
+func (s *Server) call(t *Tool) server.ToolHandlerFunc {
+	return func(ctx context.Context, req sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		x := exchangeOf(ctx)
+		if x.call.refusal != nil {
+			return refused(x.call.refusal)
 		}
-		result, err := f.Platform.Call(ctx, caller, tools.Request{Verb: p.verb, Arguments: p.arguments, CallID: p.callID})
+		c := x.newCall(ctx)
+		c.Arguments, c.Responses, c.State = x.call.arguments, req.Params.InputResponses, req.Params.RequestState
+		result, err := t.Call(ctx, c)
 		var coded *schema.Error
 		switch {
-		case errors.As(err, &coded) && coded.Code != schema.Internal:
+		case errors.As(err, &coded) && (coded.Code != schema.Internal || ctx.Err() == nil):
 			return refused(coded)
-		case err != nil && ctx.Err() != nil: // the client has taken it back, or is gone
-			return nil, fmt.Errorf("request cancelled: %w", ctx.Err())
-		case coded != nil:
-			return refused(coded)
-		case err != nil:
-			return nil, err
+		case coded != nil: // only a call that writes nothing can be ended
+			return refused(schema.Errorf(schema.Unavailable, "the call was ended before it was done"))
 		}
-		return &sdk.CallToolResult{Content: []sdk.Content{sdk.NewTextContent(string(result.JSON))}, RawStructuredContent: result.JSON}, nil
+		if err == nil && result.NeedsInput() {
+			err = c.mayAsk(result.InputRequests)
+		}
+		if err != nil {
+			return nil, x.refuse(ctx, s, err)
+		}
+		return result, nil
 	}
+}
+
+func (s *Server) read(read func(ctx context.Context, c *Call) ([]sdk.ResourceContents, error)) server.ResourceHandlerFunc {
+	return func(ctx context.Context, req sdk.ReadResourceRequest) ([]sdk.ResourceContents, error) {
+		x := exchangeOf(ctx)
+		c := x.newCall(ctx)
+		c.URI, c.Values = req.Params.URI, map[string]string{}
+		for name, value := range req.Params.Arguments {
+			switch v := value.(type) {
+			case string:
+				c.Values[name] = v
+			case []string:
+				if len(v) > 0 {
+					c.Values[name] = v[0]
+				}
+			}
+		}
+		contents, err := read(ctx, c)
+		if err != nil {
+			return nil, x.refuse(ctx, s, err)
+		}
+		return contents, nil
+	}
+}
+
+func (s *Server) prompt(p *Prompt) server.PromptHandlerFunc {
+	return func(ctx context.Context, req sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+		x := exchangeOf(ctx)
+		c := x.newCall(ctx)
+		c.Responses, c.State = req.Params.InputResponses, req.Params.RequestState
+		var err error
+		if c.Values, err = promptArguments(p.Listed, x.params); err != nil {
+			return nil, x.refuse(ctx, s, err)
+		}
+		result, err := p.Get(ctx, c)
+		if err == nil && result.NeedsInput() {
+			err = c.mayAsk(result.InputRequests)
+		}
+		if err != nil {
+			return nil, x.refuse(ctx, s, err)
+		}
+		return result, nil
+	}
+}
+
+// promptArguments reads a prompt's arguments strictly: texts alone, each declared and given once, none missing.
+func promptArguments(p sdk.Prompt, params json.RawMessage) (map[string]string, error) {
+	invalid := func(format string, args ...any) error {
+		return &ProtocolError{Code: codeInvalidParams, Message: fmt.Sprintf("Invalid params: prompt %s: ", p.Name) + fmt.Sprintf(format, args...)}
+	}
+	values := map[string]string{}
+	var outer struct {
+		Arguments json.RawMessage `json:"arguments"`
+	}
+	if err := json.Unmarshal(params, &outer); err != nil {
+		return nil, invalid("not understood")
+	}
+	if outer.Arguments != nil && string(outer.Arguments) != "null" {
+		members, err := fields(outer.Arguments)
+		if err != nil {
+			return nil, invalid("arguments must be an object of texts")
+		}
+		for _, m := range members {
+			_, twice := values[m.key]
+			var text string
+			switch {
+			case twice:
+				return nil, invalid("argument %.64q is given twice", m.key)
+			case !slices.ContainsFunc(p.Arguments, func(a sdk.PromptArgument) bool { return a.Name == m.key }):
+				return nil, invalid("undeclared argument %.64q", m.key)
+			case json.Unmarshal(m.raw, &text) != nil || m.raw[0] != '"':
+				return nil, invalid("argument %.64q must be a text", m.key)
+			}
+			values[m.key] = text
+		}
+	}
+	for _, a := range p.Arguments {
+		if a.Required && values[a.Name] == "" {
+			return nil, invalid("missing required argument %s", a.Name)
+		}
+	}
+	return values, nil
+}
+
+// mayAsk refuses a result that asks the client for what it has not declared.
+func (c *Call) mayAsk(requests sdk.InputRequests) error {
+	for _, r := range requests {
+		switch {
+		case r.Method == sdk.MethodElicitationCreate && c.capabilities.Elicitation == nil:
+			return MissingCapability("elicitation")
+		case r.Method == sdk.MethodSamplingCreateMessage && c.capabilities.Sampling == nil:
+			return MissingCapability("sampling")
+		case r.Method == sdk.MethodListRoots && c.capabilities.Roots == nil:
+			return MissingCapability("roots")
+		}
+	}
+	return nil
 }
 
 // refused is an error as a tool's result: its JSON as text, and nothing that a client would hold against the output schema.
@@ -116,39 +284,155 @@ func refused(e *schema.Error) (*sdk.CallToolResult, error) {
 	return &sdk.CallToolResult{Content: []sdk.Content{sdk.NewTextContent(string(text))}, IsError: true}, nil
 }
 
-// instructions tell a model how the verbs work, once, so that no description has to.
-func (f *Face) instructions(ctx context.Context, caller tools.Caller, choice Choice) (string, error) {
-	lines := []string{
-		"Powernode runs isolated K3s clusters on private networks of machines. Each operation is a tool; results are one JSON object.",
-		"Arguments are strict: a misspelt or undeclared key is refused with the declared name, and then nothing was changed.",
-		"An error has a code, a message and often a hint: the tool to call next. Repeat a call only when it says retryable: true.",
-		"A result with pending: true is parked and not done: a person decides it with powernode approvals. You can't approve; say what waits, with its deferred_operation_id.",
+func (s *Server) instructions(ctx context.Context) string {
+	if s.Catalogue.Instructions == nil {
+		return ""
 	}
-	for verb, line := range map[string]string{
-		"platform_get_operation": "platform_get_operation tells whether a parked call was decided.",
-		"platform_preview":       "platform_preview shows what a call would change before you make it.",
-		"platform_search_verbs":  "Not every tool is listed: platform_search_verbs finds the others, platform_call_verb calls them.",
-		"system_watch_signals":   "What happens on machines is told by system_watch_signals, system_recent_signals and the get tools, not by waiting in a call.",
-	} {
-		if _, ok := f.Platform.Lookup(verb); ok {
-			lines = append(lines, line)
+	x := exchangeOf(ctx)
+	text, err := s.Catalogue.Instructions(ctx, x.Principal)
+	if err != nil {
+		x.refuse(ctx, s, err) // that is what the client is answered
+	}
+	return text
+}
+
+// completer hands completions to the catalogue.
+type completer struct{ s *Server }
+
+// maxCompletions is the protocol's bound.
+const maxCompletions = 100
+
+func (k completer) complete(ctx context.Context, ref Reference, a sdk.CompleteArgument, others sdk.CompleteContext) (
+	*sdk.Completion, error) {
+	x := exchangeOf(ctx)
+	ref.Argument, ref.Value, ref.Others = a.Name, a.Value, others.Arguments
+	values, err := k.s.Catalogue.Complete(ctx, x.newCall(ctx), ref)
+	if err != nil {
+		return nil, x.refuse(ctx, k.s, err)
+	}
+	shown := values[:min(len(values), maxCompletions)]
+	return &sdk.Completion{Values: shown, Total: len(values), HasMore: len(shown) < len(values)}, nil
+}
+
+// CompletePromptArgument implements the SDK's provider.
+func (k completer) CompletePromptArgument(ctx context.Context, prompt string, a sdk.CompleteArgument, c sdk.CompleteContext) (
+	*sdk.Completion, error) {
+	return k.complete(ctx, Reference{Prompt: prompt}, a, c)
+}
+
+// CompleteResourceArgument implements the SDK's provider.
+func (k completer) CompleteResourceArgument(ctx context.Context, uri string, a sdk.CompleteArgument, c sdk.CompleteContext) (
+	*sdk.Completion, error) {
+	return k.complete(ctx, Reference{Template: uri}, a, c)
+}
+
+// reply is a JSON-RPC answer: a result or an error. ID nil is null.
+type reply struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Result  any             `json:"result,omitempty"`
+	Error   *ProtocolError  `json:"error,omitempty"`
+}
+
+// bytes encode a reply.
+func (r reply) bytes(s *Server) []byte {
+	r.JSONRPC = "2.0"
+	out, err := json.Marshal(r)
+	if err != nil {
+		s.Log.Error().Err(err).Msg("MCP answer not encoded")
+		return []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal error"}}`)
+	}
+	return out
+}
+
+// failure is the reply to a message that is refused.
+func (s *Server) failure(id json.RawMessage, err error) reply {
+	var p *ProtocolError
+	if !errors.As(err, &p) {
+		s.Log.Error().Err(err).Msg("MCP message failed")
+		p = &ProtocolError{Code: codeInternal, Message: "Internal error"}
+	}
+	return reply{ID: id, Error: p}
+}
+
+// handle has the SDK answer a message; nil: the protocol has no answer to it. The reply bears the id as the client wrote
+// it: the SDK would round a large one. A panic costs one answer, not the session.
+func (s *Server) handle(ctx context.Context, x *exchange, raw json.RawMessage) (answer *reply) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.Log.Error().Interface("panic", r).Bytes("stack", debug.Stack()).Msg("MCP message failed")
+			answer = &reply{ID: x.id, Error: &ProtocolError{Code: codeInternal, Message: "Internal error"}}
+		}
+	}()
+	ctx = s.core.WithContext(context.WithValue(ctx, exchangeKey{}, x), x.client)
+	if x.call != nil {
+		var err error
+		if raw, err = x.plain(); err != nil {
+			return new(s.failure(x.id, err))
 		}
 	}
-	slices.Sort(lines[4:]) // a map has no order, a text has one
-	if choice.ReadOnly {
-		lines = append(lines, "This session is read only: calls that change something are refused.")
+	said := s.core.HandleMessage(ctx, raw)
+	x.client.flush()
+	switch {
+	case said == nil:
+		return nil
+	case x.fault != nil:
+		return &reply{ID: x.id, Error: x.addressed(x.fault)}
 	}
-	has := false
-	err := f.Platform.DB.View(ctx, func(v *store.View) error {
-		var err error
-		has, err = f.Platform.Governance.HasKey(ctx, v, caller.AccountID)
-		return err
-	})
-	if err != nil {
-		return "", fmt.Errorf("ask for the human key: %w", err)
+	switch a := said.(type) {
+	case sdk.JSONRPCResponse:
+		return &reply{ID: x.id, Result: a.Result}
+	case sdk.JSONRPCError:
+		if strings.HasPrefix(a.Error.Message, "unparsable ") { // it goes on in the words of Go
+			a.Error = sdk.JSONRPCErrorDetails{Code: codeInvalidParams, Message: "Invalid params: " + x.method + " takes a value of another type"}
+		}
+		// The SDK repeats what a client has written, however long it is.
+		refused := &ProtocolError{Code: a.Error.Code, Message: schema.Message(a.Error.Message), Data: a.Error.Data}
+		return &reply{ID: x.id, Error: x.addressed(refused)}
 	}
-	if !has {
-		lines = append(lines, "No human key yet: nothing that is parked can be approved until a person runs powernode init in a terminal. Tell them.")
+	return new(s.failure(x.id, fmt.Errorf("answer of type %T", said)))
+}
+
+// maxURI is how long an address may be to be repeated.
+const maxURI = 2048
+
+// addressed names, in a refusal to read a document, the address that was asked for: the protocol wants it there.
+func (x *exchange) addressed(e *ProtocolError) *ProtocolError {
+	var asked struct {
+		URI string `json:"uri"`
 	}
-	return strings.Join(lines, "\n"), nil
+	refused := e.Code == sdk.RESOURCE_NOT_FOUND || e.Code == codeInvalidParams
+	if x.method != string(sdk.MethodResourcesRead) || !refused || json.Unmarshal(x.params, &asked) != nil ||
+		asked.URI == "" || len(asked.URI) > maxURI {
+		return e
+	}
+	switch data := e.Data.(type) {
+	case nil:
+		e.Data = asked
+	case *schema.Error:
+		e.Data = struct {
+			*schema.Error
+			URI string `json:"uri"`
+		}{data, asked.URI}
+	}
+	return e
+}
+
+// plain is a call in words that leave nothing to the SDK's decoding.
+func (x *exchange) plain() (json.RawMessage, error) {
+	params := map[string]any{"name": x.call.name, "arguments": struct{}{}}
+	for key, raw := range map[string]json.RawMessage{"_meta": x.call.meta, "inputResponses": x.call.responses, "requestState": x.call.state} {
+		if raw != nil {
+			params[key] = raw
+		}
+	}
+	return json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+}
+
+// unknown answers a call of no tool.
+func (s *Server) unknown(ctx context.Context, p Principal, name string) *ProtocolError {
+	if s.Catalogue.Unknown != nil {
+		return s.Catalogue.Unknown(ctx, p, name)
+	}
+	return &ProtocolError{Code: codeInvalidParams, Message: fmt.Sprintf("Unknown tool: %.64q", name)}
 }

@@ -6,17 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	sdk "github.com/mark3labs/mcp-go/mcp"
-	"github.com/mark3labs/mcp-go/server"
-
-	"powernode/tools"
 )
 
 const (
@@ -32,13 +25,15 @@ const DrainWait = 60 * time.Second
 // errUnanswered says that calls were not begun before the wait after the end of input was over.
 var errUnanswered = errors.New("calls were still waiting a minute after the end of input: those were not begun")
 
-// session is one client's.
+// errStopping cuts off what waits, because the process is told to end.
+var errStopping = errors.New("the control plane stops")
+
+// session is one client's on a stream.
 type session struct {
-	face   *Face
-	caller tools.Caller
-	server *server.MCPServer
-	client *client
-	stream Stream
+	server    *Server
+	principal Principal
+	client    *client
+	stream    Stream
 
 	stop    context.Context // its end cuts off what waits
 	sending sync.Mutex
@@ -49,41 +44,35 @@ type session struct {
 	running sync.WaitGroup
 
 	mu       sync.Mutex
-	inflight map[string]*work // calls that read, by request id: the client may take them back
+	inflight map[string]*work // requests that may be taken back, by id
 }
 
-// work is a call on its way: its message and what was read of it.
+// work is a request on its way that is not answered at once.
 type work struct {
-	message Message
-	id      json.RawMessage
-	call    *pending
-	cancel  context.CancelFunc // of a call that reads
+	message  Message
+	exchange *exchange
+	cancel   context.CancelCauseFunc // of one that may be taken back; nil: its client has
+	taken    bool                    // back: nobody waits for its answer; guarded by the session's mu
 }
 
 // Serve runs a session until the end of its input, and then until every call has its answer, within a bound. An error
 // says that the client went away, or was not waited for any longer. The end of ctx cuts off calls that wait for something
 // to happen, and no others: who ends ctx ends the input too.
-func (f *Face) Serve(ctx context.Context, caller tools.Caller, choice Choice, stream Stream) error {
-	caller.ReadOnly = caller.ReadOnly || choice.ReadOnly
-	mcpServer, err := f.server(ctx, caller, choice)
-	if err != nil {
-		return fmt.Errorf("prepare an MCP session: %w", err)
-	}
+func (s *Server) Serve(ctx context.Context, p Principal, stream Stream) error {
+	s.prepare()
 	stop := ctx
 	ctx, ended := context.WithCancel(context.WithoutCancel(ctx))
 	defer ended()
-	s := &session{face: f, caller: caller, server: mcpServer, client: &client{id: uuid.NewString(), notes: make(chan sdk.JSONRPCNotification, 16)},
-		stream: stream, stop: stop, ended: ended, room: make(chan struct{}, queued), lane: make(chan *work, queued),
-		reads: make(chan struct{}, reading), inflight: map[string]*work{}}
-	if err := mcpServer.RegisterSession(ctx, s.client); err != nil {
-		return fmt.Errorf("prepare an MCP session: %w", err)
-	}
-	defer mcpServer.UnregisterSession(ctx, s.client.SessionID())
-	ctx = mcpServer.WithContext(ctx, s.client)
-	s.running.Go(func() { s.write(ctx) })
-	err = s.receive(ctx)
-	close(s.lane)
-	return errors.Join(err, s.drain())
+	ss := &session{server: s, principal: p, stream: stream, stop: stop, ended: ended, room: make(chan struct{}, queued),
+		lane: make(chan *work, queued), reads: make(chan struct{}, reading), inflight: map[string]*work{}}
+	ss.client = s.newClient(p, ss)
+	ss.client.gone = make(chan struct{})
+	defer ss.client.leave()
+	ss.running.Go(func() { ss.write(ctx) })
+	err := ss.receive(ctx)
+	close(ss.client.gone)
+	close(ss.lane)
+	return errors.Join(err, ss.drain())
 }
 
 // receive takes messages until their end.
@@ -123,227 +112,240 @@ func (s *session) drain() error {
 	return errUnanswered
 }
 
-// take deals with one message, or puts its call into the lane.
+// take deals with one message, or puts its call on its way.
 func (s *session) take(ctx context.Context, m Message) {
 	if len(m.Raw) > maxMessage {
-		s.fail(m, nil, tooLarge())
+		s.answer(m, s.server.failure(nil, tooLarge()))
 		return
 	}
 	e, err := readEnvelope(m.Raw)
+	if err != nil && (e.id != nil || e.method == "") {
+		s.answer(m, s.server.failure(e.id, err))
+		return
+	}
 	switch {
-	case err != nil:
-		s.fail(m, e.id, err)
 	case e.method == "":
-		s.send(m, nil) // an answer to what nobody asked
+		s.server.questions.answered(s.principal.Caller.ID, e)
+		s.send(m, nil)
+	case err != nil: // a notification that is not understood
+		s.send(m, nil)
 	case e.method == "notifications/cancelled":
 		s.cancel(e.params)
 		s.send(m, nil)
 	case e.method == "tools/call" && e.id != nil:
 		s.takeCall(ctx, m, e)
+	case beside(e.method) && e.id != nil:
+		s.takeRequest(ctx, m, e)
 	default:
-		s.answer(m, e.id, s.handle(ctx, m.Raw))
+		s.respond(ctx, m, s.exchange(m, e, nil))
 	}
+}
+
+// beside says whether a request may take its time: it is answered beside others.
+func beside(method string) bool {
+	switch sdk.MCPMethod(method) {
+	case sdk.MethodResourcesRead, sdk.MethodPromptsGet, sdk.MethodCompletionComplete, sdk.MethodSubscriptionsListen:
+		return true
+	}
+	return false
+}
+
+// exchange is a message with what its handler needs to know. A request of the stateless era has nothing of a session.
+func (s *session) exchange(m Message, e envelope, call *toolCall) *exchange {
+	x := &exchange{Principal: s.principal, envelope: e, meta: readMeta(e.params), callID: m.CallID, call: call, client: s.client}
+	if sdk.IsModernProtocol(x.meta.version) {
+		x.client = s.server.newClient(s.principal, s)
+		x.client.gone = s.client.gone
+		if e.method == string(sdk.MethodSubscriptionsListen) {
+			x.client.listening = e.id
+		}
+	}
+	return x
 }
 
 func (s *session) takeCall(ctx context.Context, m Message, e envelope) {
 	c, err := readCall(e.params)
 	if err != nil {
-		s.fail(m, e.id, err)
+		s.answer(m, s.server.failure(e.id, err))
 		return
 	}
-	d, ok := s.face.Platform.Lookup(c.name)
+	t, ok := s.server.tool(c.name)
 	if !ok {
-		s.unknown(ctx, m, e, c.name)
+		s.answer(m, s.server.failure(e.id, s.server.unknown(ctx, s.principal, c.name)))
 		return
 	}
-	w := &work{message: m, id: e.id, call: &pending{verb: d.Name(), callID: m.CallID, toolCall: c}}
+	c.name = t.Listed.Name
+	w := &work{message: m, exchange: s.exchange(m, e, &c)}
 	select {
 	case s.room <- struct{}{}:
 	case <-ctx.Done():
 		return
 	}
-	if d.Contract().Annotations.ReadOnly {
-		// One that may wait for something takes no turn from the others.
-		waits := slices.Contains(d.Contract().Parameters(), "wait_seconds")
-		ctx := s.enter(ctx, w)
-		s.running.Go(func() { s.read(ctx, w, waits) })
+	kind := t.kind(c.arguments)
+	if kind == Writes {
+		s.lane <- w // never blocks: the lane holds as many as there is room for
 		return
 	}
-	s.lane <- w // never blocks: the lane holds as many as there is room for
+	// One that may wait for something takes no turn from the others.
+	ctx = s.enter(ctx, w)
+	s.running.Go(func() { s.read(ctx, w, kind) })
 }
 
-// unknown answers a call of no verb, with those that may have been meant.
-func (s *session) unknown(ctx context.Context, m Message, e envelope, name string) {
-	_, err := s.face.Platform.Call(ctx, s.caller, tools.Request{Verb: name})
-	var unknown *tools.UnknownVerbError
-	p := &protocolError{Code: codeInvalidParams, Message: fmt.Sprintf("Unknown tool: %.64q", name)}
-	if errors.As(err, &unknown) && len(unknown.Candidates) > 0 {
-		p.Message += " (did you mean " + unknown.Candidates[0] + "?)"
-		p.Data = map[string]any{"candidates": unknown.Candidates}
+func (t *Tool) kind(arguments json.RawMessage) Kind {
+	if t.Kind == nil {
+		return Writes
 	}
-	s.fail(m, e.id, p)
+	return t.Kind(arguments)
+}
+
+// takeRequest puts a request that is no call on its way.
+func (s *session) takeRequest(ctx context.Context, m Message, e envelope) {
+	select {
+	case s.room <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	kind := Reads
+	if e.method == string(sdk.MethodSubscriptionsListen) {
+		kind = Waits
+	}
+	w := &work{message: m, exchange: s.exchange(m, e, nil)}
+	ctx = s.enter(ctx, w)
+	s.running.Go(func() { s.read(ctx, w, kind) })
 }
 
 // write runs the calls of the lane, one by one.
 func (s *session) write(ctx context.Context) {
 	for w := range s.lane {
 		if ctx.Err() != nil {
-			s.fail(w.message, w.id, &protocolError{Code: codeNotBegun, Message: "The session ended before this call began: nothing was changed"})
+			s.answer(w.message, s.server.failure(w.exchange.id, notBegun()))
 		} else {
-			s.run(context.WithoutCancel(ctx), w)
+			s.respond(context.WithoutCancel(ctx), w.message, w.exchange)
 		}
 		<-s.room
 	}
 }
 
-func (s *session) read(ctx context.Context, w *work, waits bool) {
+func notBegun() *ProtocolError {
+	return &ProtocolError{Code: codeNotBegun, Message: "The session ended before this call began: nothing was changed"}
+}
+
+func (s *session) read(ctx context.Context, w *work, kind Kind) {
 	defer func() { <-s.room }()
 	defer s.leave(w)
-	if waits {
-		defer context.AfterFunc(s.stop, w.cancel)()
+	if kind == Waits {
+		defer context.AfterFunc(s.stop, func() { w.cancel(errStopping) })()
 	} else {
 		s.reads <- struct{}{}
 		defer func() { <-s.reads }()
 	}
-	s.run(ctx, w)
-}
-
-// run hands a call to the SDK, in words that leave nothing to its decoding.
-func (s *session) run(ctx context.Context, w *work) {
-	params := map[string]any{"name": w.call.verb, "arguments": struct{}{}}
-	if w.call.meta != nil {
-		params["_meta"] = w.call.meta
-	}
-	plain, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-	if err != nil {
-		s.fail(w.message, w.id, err)
+	if w.exchange.client.listening == nil {
+		answer := s.server.handle(ctx, w.exchange, w.message.Raw)
+		if s.takenBack(w) {
+			answer = nil
+		}
+		s.deliver(w.message, answer)
 		return
 	}
-	s.answer(w.message, w.id, s.handle(context.WithValue(ctx, pendingKey{}, w.call), plain))
-}
-
-// handle is the SDK's answer to a message, nil for a notification. A panic costs one answer, not the session.
-func (s *session) handle(ctx context.Context, raw json.RawMessage) (answer any) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.face.Log.Error().Interface("panic", r).Bytes("stack", debug.Stack()).Msg("MCP message failed")
-			answer = &protocolError{Code: codeInternal, Message: "Internal error"}
+	// Nothing ends a subscription but its client: the end of its input does.
+	listening, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var pumping sync.WaitGroup
+	pumping.Go(func() { w.exchange.client.pump(listening) })
+	pumping.Go(func() {
+		select {
+		case <-s.client.gone:
+			w.cancel(nil)
+		case <-listening.Done():
 		}
-	}()
-	return s.server.HandleMessage(ctx, raw)
+	})
+	answer := s.server.handle(ctx, w.exchange, w.message.Raw)
+	cancel()
+	pumping.Wait()
+	w.exchange.client.leave()
+	s.deliver(w.message, answer)
 }
 
-// answer sends the SDK's answer under the id as the client wrote it: the SDK would round a large one.
-func (s *session) answer(m Message, id json.RawMessage, answer any) {
-	switch a := answer.(type) {
-	case nil:
+// respond has a message handled, and sends the answer.
+func (s *session) respond(ctx context.Context, m Message, x *exchange) {
+	s.deliver(m, s.server.handle(ctx, x, m.Raw))
+}
+
+func (s *session) deliver(m Message, answer *reply) {
+	if answer == nil {
 		s.send(m, nil)
-	case sdk.JSONRPCResponse:
-		s.encode(m, reply{ID: id, Result: a.Result})
-	case sdk.JSONRPCError:
-		s.encode(m, reply{ID: id, Error: a.Error})
-	case *protocolError:
-		s.fail(m, id, a)
-	default:
-		s.fail(m, id, fmt.Errorf("answer of type %T", answer))
+		return
 	}
+	s.answer(m, *answer)
 }
 
-// fail sends a protocol error; id nil is null.
-func (s *session) fail(m Message, id json.RawMessage, err error) {
-	var p *protocolError
-	if !errors.As(err, &p) {
-		s.face.Log.Error().Err(err).Msg("MCP message failed")
-		p = &protocolError{Code: codeInternal, Message: "Internal error"}
-	}
-	s.encode(m, reply{ID: id, Error: p})
-}
+func (s *session) answer(m Message, r reply) { s.send(m, r.bytes(s.server)) }
 
-// reply is a JSON-RPC answer: a result or an error. ID nil is null.
-type reply struct {
-	JSONRPC string          `json:"jsonrpc"`
-	ID      json.RawMessage `json:"id"`
-	Result  any             `json:"result,omitempty"`
-	Error   any             `json:"error,omitempty"`
-}
-
-func (s *session) encode(m Message, answer reply) {
-	answer.JSONRPC = "2.0"
-	out, err := json.Marshal(answer)
-	if err != nil {
-		s.face.Log.Error().Err(err).Msg("MCP answer not encoded")
-		out = []byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal error"}}`)
-	}
-	s.send(m, out)
-}
-
-// send hands an answer to the stream, after the notifications that its making caused. A client that takes none is gone.
+// send hands an answer to the stream. A client that takes none is gone.
 func (s *session) send(m Message, answer []byte) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	for {
-		select {
-		case note := <-s.client.notes:
-			raw, err := json.Marshal(note)
-			if err == nil {
-				err = s.stream.Send("", raw)
-			}
-			if err != nil {
-				s.ended()
-			}
-			continue
-		default:
-		}
-		break
-	}
 	if err := s.stream.Send(m.CallID, answer); err != nil {
 		s.ended()
 	}
 }
 
-// enter notes a call that reads; the context is its own.
+// tell hands on what answers no message.
+func (s *session) tell(note []byte) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	err := s.stream.Send("", note)
+	if err != nil {
+		s.ended()
+	}
+	return err
+}
+
+// enter notes a request that may be taken back; the context is its own.
 func (s *session) enter(ctx context.Context, w *work) context.Context {
-	ctx, w.cancel = context.WithCancel(ctx)
+	ctx, w.cancel = context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.inflight[string(w.id)] = w
+	s.inflight[string(w.exchange.id)] = w
 	return ctx
 }
 
 func (s *session) leave(w *work) {
-	w.cancel()
+	w.cancel(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.inflight[string(w.id)] == w { // a client may have used an id twice
-		delete(s.inflight, string(w.id))
+	if s.inflight[string(w.exchange.id)] == w { // a client may have used an id twice
+		delete(s.inflight, string(w.exchange.id))
 	}
 }
 
-// cancel ends a call that reads. One that writes is left alone: whether it was done must not depend on a race.
+// takenBack says whether a client wants no answer any more: the protocol has none for it then.
+func (s *session) takenBack(w *work) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return w.taken
+}
+
+// cancel ends a request that reads. A call that writes is left alone: whether it was done must not depend on a race.
 func (s *session) cancel(params json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w, ok := s.inflight[string(cancelledID(params))]; ok {
+		w.taken = true
+		w.cancel(nil)
+	}
+}
+
+// cancelledID is the request that notifications/cancelled takes back; nil: none.
+func cancelledID(params json.RawMessage) json.RawMessage {
 	members, err := fields(params)
 	if err != nil {
-		return
+		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, m := range members {
-		if w, ok := s.inflight[string(m.raw)]; ok && m.key == "requestId" {
-			w.cancel()
+		if m.key == "requestId" {
+			return m.raw
 		}
 	}
+	return nil
 }
-
-// client is the SDK's view of the session.
-type client struct {
-	id          string
-	initialised atomic.Bool
-	notes       chan sdk.JSONRPCNotification
-}
-
-var _ server.ClientSession = (*client)(nil)
-
-func (c *client) Initialize()                                         { c.initialised.Store(true) }
-func (c *client) Initialized() bool                                   { return c.initialised.Load() }
-func (c *client) NotificationChannel() chan<- sdk.JSONRPCNotification { return c.notes }
-func (c *client) SessionID() string                                   { return c.id }

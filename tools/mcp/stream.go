@@ -77,6 +77,6 @@ func ReadLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-func tooLarge() *protocolError {
+func tooLarge() *ProtocolError {
 	return invalidRequest("a message has at most %d MiB", maxMessage>>20)
 }
