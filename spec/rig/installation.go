@@ -28,6 +28,9 @@ type Installation struct {
 	User *syscall.Credential
 	Home string
 
+	// Listing are the flags of powernode mcp that choose what is listed; nil: every verb.
+	Listing []string
+
 	session *client.Client
 }
 
@@ -98,12 +101,16 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// Connect starts an MCP session over stdio, with every verb listed.
+// Connect starts an MCP session over stdio.
 func (i *Installation) Connect(ctx context.Context) error {
 	start := func(ctx context.Context, _ string, _, args []string) (*exec.Cmd, error) {
 		return i.Command(ctx, args...), nil
 	}
-	t := transport.NewCommandWithOptions("powernode", nil, []string{"mcp", "--toolsets", "all"}, transport.WithCommandFunc(start))
+	listing := i.Listing
+	if listing == nil {
+		listing = []string{"--toolsets", "all"}
+	}
+	t := transport.NewCommandWithOptions("powernode", nil, append([]string{"mcp"}, listing...), transport.WithCommandFunc(start))
 	i.session = client.NewClient(t)
 	if err := i.session.Start(ctx); err != nil {
 		return fmt.Errorf("start powernode mcp: %w", err)
@@ -128,6 +135,43 @@ func (i *Installation) Tools(ctx context.Context) ([]string, error) {
 		names[k] = tool.Name
 	}
 	return names, nil
+}
+
+// Prompt gets a prompt's text over MCP.
+func (i *Installation) Prompt(ctx context.Context, name string, arguments map[string]string) (string, error) {
+	var request mcp.GetPromptRequest
+	request.Params.Name, request.Params.Arguments = name, arguments
+	answer, err := i.session.GetPrompt(ctx, request)
+	if err != nil {
+		return "", fmt.Errorf("get prompt %s: %w", name, err)
+	}
+	var all []string
+	for _, m := range answer.Messages {
+		text, ok := mcp.AsTextContent(m.Content)
+		if !ok {
+			return "", fmt.Errorf("get prompt %s: a message is no text", name)
+		}
+		all = append(all, text.Text)
+	}
+	return strings.Join(all, "\n"), nil
+}
+
+// Prompts lists all prompts: names, each with the arguments that it requires.
+func (i *Installation) Prompts(ctx context.Context) (map[string][]string, error) {
+	list, err := i.session.ListPrompts(ctx, mcp.ListPromptsRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list prompts: %w", err)
+	}
+	required := map[string][]string{}
+	for _, prompt := range list.Prompts {
+		required[prompt.Name] = nil
+		for _, a := range prompt.Arguments {
+			if a.Required {
+				required[prompt.Name] = append(required[prompt.Name], a.Name)
+			}
+		}
+	}
+	return required, nil
 }
 
 // Call calls a verb over MCP. A verb's refusal is a *Refusal.
@@ -180,13 +224,19 @@ func (i *Installation) Approved(ctx context.Context, verb string, arguments any)
 	return result, nil
 }
 
+// Disconnect ends the session.
+func (i *Installation) Disconnect() error {
+	if i.session == nil {
+		return nil
+	}
+	err := i.session.Close()
+	i.session = nil
+	return err
+}
+
 // Close ends the session, the platform and every machine.
 func (i *Installation) Close(ctx context.Context) error {
-	var errs []error
-	if i.session != nil {
-		errs = append(errs, i.session.Close())
-		i.session = nil
-	}
+	errs := []error{i.Disconnect()}
 	if _, err := i.Run(ctx, "stop"); err != nil {
 		errs = append(errs, err)
 	}

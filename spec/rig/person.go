@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +38,36 @@ func (i *Installation) Approve(ctx context.Context, operation string) error {
 func Converse(ctx context.Context, cmd *exec.Cmd, exchanges []Exchange) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	return onTerminal(ctx, cmd, func(said string) (string, bool) {
+		if len(exchanges) == 0 || !asks(said, exchanges[0]) {
+			return "", false
+		}
+		typed := exchanges[0].Typed
+		exchanges = exchanges[1:]
+		return typed, true
+	})
+}
+
+// Attend is Converse with a person who stays at the terminal until the program ends: each question is answered
+// whenever it is asked.
+func Attend(ctx context.Context, cmd *exec.Cmd, exchanges []Exchange) (string, error) {
+	return onTerminal(ctx, cmd, func(said string) (string, bool) {
+		i := slices.IndexFunc(exchanges, func(e Exchange) bool { return asks(said, e) })
+		if i < 0 {
+			return "", false
+		}
+		return exchanges[i].Typed, true
+	})
+}
+
+// asks says whether what a program printed since the last answer ends with a question, on a line of its own.
+func asks(said string, e Exchange) bool {
+	line := said[strings.LastIndexByte(said, '\n')+1:]
+	return strings.HasSuffix(strings.TrimRight(strings.ToLower(line), " "), e.Asked)
+}
+
+// onTerminal runs a program on a pseudo-terminal and types what reply answers to what was printed since it typed last.
+func onTerminal(ctx context.Context, cmd *exec.Cmd, reply func(said string) (typed string, asked bool)) (string, error) {
 	terminal, err := pty.Start(cmd)
 	if err != nil {
 		return "", fmt.Errorf("start %s on a terminal: %w", strings.Join(cmd.Args, " "), err)
@@ -56,7 +87,7 @@ func Converse(ctx context.Context, cmd *exec.Cmd, exchanges []Exchange) (string,
 			}
 		}
 	}()
-	all, err := answer(ctx, terminal, printed, exchanges)
+	all, err := answer(ctx, terminal, printed, reply)
 	if err != nil {
 		return all, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
@@ -66,7 +97,7 @@ func Converse(ctx context.Context, cmd *exec.Cmd, exchanges []Exchange) (string,
 	return all, nil
 }
 
-func answer(ctx context.Context, terminal io.Writer, printed <-chan []byte, exchanges []Exchange) (string, error) {
+func answer(ctx context.Context, terminal io.Writer, printed <-chan []byte, reply func(said string) (string, bool)) (string, error) {
 	var all strings.Builder
 	seen := 0
 	for {
@@ -79,12 +110,13 @@ func answer(ctx context.Context, terminal io.Writer, printed <-chan []byte, exch
 		case <-ctx.Done():
 			return all.String(), fmt.Errorf("the terminal program did not go on: %w; it printed: %s", ctx.Err(), all.String())
 		}
-		fresh := strings.ToLower(all.String()[seen:])
-		if len(exchanges) > 0 && strings.HasSuffix(strings.TrimRight(fresh, " "), exchanges[0].Asked) {
-			if _, err := io.WriteString(terminal, exchanges[0].Typed+"\n"); err != nil {
-				return all.String(), fmt.Errorf("type an answer: %w", err)
-			}
-			seen, exchanges = all.Len(), exchanges[1:]
+		typed, asked := reply(all.String()[seen:])
+		if !asked {
+			continue
 		}
+		if _, err := io.WriteString(terminal, typed+"\n"); err != nil {
+			return all.String(), fmt.Errorf("type an answer: %w", err)
+		}
+		seen = all.Len()
 	}
 }
