@@ -10,14 +10,15 @@ CACHE   := $(CURDIR)/.cache
 BIN     := $(CURDIR)/bin
 UNIT    := $(shell $(GO) list ./... 2>/dev/null | grep -v '^powernode/spec') ./spec/docs ./spec/leftovers ./spec/rig
 SUDO    := $(if $(filter 0,$(shell id -u)),,sudo)
-TOOLS   := ip nft wg ping tcpdump nsenter jq sqlite3
-PACKAGES := iproute2 nftables wireguard-tools iputils-ping tcpdump util-linux jq sqlite3 procps
+TOOLS   := ip nft wg ping tcpdump nsenter jq sqlite3 curl /lib/systemd/systemd
+PACKAGES := iproute2 nftables wireguard-tools iputils-ping tcpdump util-linux jq sqlite3 procps curl systemd
 
 .PHONY: build run demo setup unit test spec race lint bench golden fuzz docs check standin help
 .DEFAULT_GOAL := build
 
 build: ## both binaries, into bin/
-	$(GO) build -trimpath -o $(BIN)/ ./cmd/powernode ./cmd/powernode-agent
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/powernode
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ ./cmd/powernode-agent
 
 run: build ## the control plane in the foreground
 	$(BIN)/powernode serve
@@ -64,8 +65,11 @@ lint: ## gofmt, go vet, staticcheck
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 
-golden: ## rewrite golden files; the diff is the contract's
-	$(GO) test ./tools ./sdwan -update
+golden: ## rewrite golden files and the verb reference; the diff is the contract's
+	$(GO) test ./tools ./sdwan ./spec/docs -update
+
+docs: ## the verb reference anew
+	$(GO) test ./spec/docs -run VerbReference -update
 
 fuzz: ## each decoder for a while
 	@for target in $$(grep -rlE '^func Fuzz' --include='*_test.go' --exclude-dir=k3srig . | xargs -n1 dirname | sort -u); do \
