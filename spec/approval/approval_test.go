@@ -41,7 +41,7 @@ func TestAssistantWithAShellCanNotApprove(t *testing.T) {
 		}},
 		{"with the passphrase as an argument", func(t *testing.T, h *house) string {
 			h.fails(ctx, t, h.Command(ctx, "approvals", "approve", h.operation, "--passphrase", h.Passphrase), "unknown flag: --passphrase")
-			h.fails(ctx, t, h.Command(ctx, "approvals", "approve", h.operation, h.Passphrase), "accepts 1 arg")
+			h.fails(ctx, t, h.Command(ctx, "approvals", "approve", h.operation, h.Passphrase), "got 2 arguments")
 			return ""
 		}},
 		{"with the passphrase in the environment", func(t *testing.T, h *house) string {
