@@ -37,18 +37,25 @@ type Subsystem struct {
 	o    Options
 	disk *disk
 
-	pass   sync.Mutex        // one look at a time
-	newest *sdwan.Document   // that was seen
-	told   map[string]string // module → deviation that was reported and is put right at the next look
+	pass   sync.Mutex      // one look at a time
+	newest *sdwan.Document // that was seen
+	told   map[string]told // by module: what is reported before it is put right
+	now    func() time.Time
 
 	mu      sync.Mutex
 	digests map[string]string // nil: not measured yet
 	changed chan struct{}
 }
 
+// told is a deviation that is being reported.
+type told struct {
+	digest string
+	since  time.Time
+}
+
 // New makes the subsystem.
 func New(o Options) *Subsystem {
-	return &Subsystem{o: o, disk: newDisk(o.Root), told: map[string]string{}, changed: make(chan struct{}, 1)}
+	return &Subsystem{o: o, disk: newDisk(o.Root), told: map[string]told{}, now: time.Now, changed: make(chan struct{}, 1)}
 }
 
 // Name is the subsystem's name in reports.

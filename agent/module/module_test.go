@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"powernode/agent"
 	"powernode/agent/service"
@@ -171,6 +172,10 @@ func TestWhatWasChangedByHandIsToldAndThenPutRight(t *testing.T) {
 			if got["web"] == "" || got["web"] == m.Digest || got["other"] != other.Digest {
 				t.Errorf("digests %v, want another one for web", got)
 			}
+			if err := h.Reconcile(t.Context(), of(m, other)); !errors.As(err, &pending) || h.reported()["web"] != got["web"] {
+				t.Errorf("a look at once: %v, digests %v, want it told still", err, h.reported())
+			}
+			h.now = func() time.Time { return time.Now().Add(tellFirst) }
 			h.reconcile(m, other)
 			if now := h.read("/etc/web/site.conf"); now != "a" {
 				t.Errorf("the file is %q", now)

@@ -152,10 +152,7 @@ func (p *pass) attach(ctx context.Context, w wanted) (string, error) {
 	before := p.j.of(w.module.ModuleID)
 	settled := before != nil && before.Settled && before.Key == w.key
 	if settled && len(d.words) > 0 && !p.how.repair {
-		if is := hashOf(w.module.Digest, d.words); p.s.told[w.module.ModuleID] != is {
-			p.s.told[w.module.ModuleID] = is
-			p.out.deviated = append(p.out.deviated, w.module.Name)
-			p.s.o.Log.Warn().Str("module", w.module.Name).Strs("found", d.words).Msg("module was changed by hand")
+		if is := hashOf(w.module.Digest, d.words); p.tell(w, d, is) {
 			return is, nil
 		}
 	}
@@ -174,6 +171,21 @@ func (p *pass) attach(ctx context.Context, w wanted) (string, error) {
 		return "", nil
 	}
 	return w.module.Digest, nil
+}
+
+// tell says whether a deviation is still to be reported before it is put right: looks come as they like, and a report
+// takes its time.
+func (p *pass) tell(w wanted, d deviations, is string) bool {
+	before := p.s.told[w.module.ModuleID]
+	if before.digest == is && p.s.now().Sub(before.since) >= tellFirst {
+		return false
+	}
+	if before.digest != is {
+		p.s.told[w.module.ModuleID] = told{digest: is, since: p.s.now()}
+		p.s.o.Log.Warn().Str("module", w.module.Name).Strs("found", d.words).Msg("module was changed by hand")
+	}
+	p.out.deviated = append(p.out.deviated, w.module.Name)
+	return true
 }
 
 // change makes the machine what a module wants: packages, artefact, services that are no more, files, services, files

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	"powernode/store"
@@ -34,31 +33,30 @@ func ModuleDriftOf(ctx context.Context, v *store.View, i store.Instance, report 
 	return CompareModules(want, report.Subsystems.V, report.Modules.V), nil
 }
 
-// CompareModules compares the digests that an agent is to carry with those that it reports. Where its modules subsystem says
-// nothing, nothing is measured.
+// CompareModules compares the digests that an agent is to carry with those that it reports. Where its modules subsystem
+// says nothing, or that it waits, a digest that differs is a difference still; what fits, or is not there, was not measured.
 func CompareModules(want map[store.ModuleID]string, said []store.SubsystemState, carried map[string]string) ModuleDrift {
 	d := ModuleDrift{Missing: []store.ModuleID{}, Extra: []store.ModuleID{}, Mismatched: map[store.ModuleID]DigestPair{}, NotMeasured: []store.ModuleID{}}
-	if !slices.ContainsFunc(said, func(sub store.SubsystemState) bool { return sub.Name == "modules" && sub.State != "not_measured" }) {
-		d.NotMeasured = slices.AppendSeq(d.NotMeasured, maps.Keys(want))
-		slices.Sort(d.NotMeasured)
-		return d
-	}
+	measured := slices.ContainsFunc(said, func(sub store.SubsystemState) bool { return sub.Name == "modules" && sub.State != "not_measured" })
 	for id, digest := range want {
 		have, there := carried[string(id)]
 		switch {
+		case there && have != digest:
+			d.Mismatched[id] = DigestPair{Want: digest, Have: have}
+		case !measured:
+			d.NotMeasured = append(d.NotMeasured, id)
 		case !there:
 			d.Missing = append(d.Missing, id)
-		case have != digest:
-			d.Mismatched[id] = DigestPair{Want: digest, Have: have}
 		}
 	}
 	for id := range carried {
-		if _, wanted := want[store.ModuleID(id)]; !wanted {
+		if _, wanted := want[store.ModuleID(id)]; measured && !wanted {
 			d.Extra = append(d.Extra, store.ModuleID(id))
 		}
 	}
 	slices.Sort(d.Missing)
 	slices.Sort(d.Extra)
+	slices.Sort(d.NotMeasured)
 	return d
 }
 
