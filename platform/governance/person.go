@@ -62,14 +62,8 @@ func (u UserStatement) Bytes() []byte {
 	return canonical(u)
 }
 
-// UserInput adds, changes or removes a person.
+// UserInput adds, changes or removes a person; it is what the audit row of that holds, too.
 type UserInput struct {
-	User      UserStatement `json:"user"`
-	Signature []byte        `json:"signature"`
-}
-
-// userRecord is such a deed as the audit row holds it.
-type userRecord struct {
 	User      UserStatement `json:"user"`
 	Signature []byte        `json:"signature"`
 }
@@ -152,7 +146,7 @@ func (s *Service) recordedKey(r *record, row store.AuditEntry) {
 }
 
 func (s *Service) recordedDeed(r *record, acct store.AccountID, row store.AuditEntry) {
-	var d userRecord
+	var d UserInput
 	u := &d.User
 	signed := decode(row.New, &d) && u.AccountID == acct && string(u.UserID) == row.ResourceID && userActions[u.Deed] == row.Action
 	if signed {
@@ -423,7 +417,7 @@ func (s *Service) SetUser(ctx context.Context, tx *store.Tx, acct store.AccountI
 		}
 	}
 	_, err = tx.Audit(ctx, store.AuditEntry{AccountID: acct, Action: userActions[u.Deed], ResourceType: userType, ResourceID: string(u.UserID),
-		Old: old, New: object(userRecord{User: u, Signature: in.Signature})})
+		Old: old, New: object(UserInput{User: u, Signature: in.Signature})})
 	return PersonView{ID: row.ID, Email: row.Email, Name: row.Name, Role: row.Role, Grants: append([]string{}, row.Grants...),
 		HasKey: len(row.PublicKey) > 0, CreatedAt: row.CreatedAt}, err
 }

@@ -53,7 +53,7 @@ func (t TokenStatement) Bytes() []byte {
 	return canonical(t)
 }
 
-// TokenInput makes a credential.
+// TokenInput makes a credential; it is what the audit row of that holds, too.
 type TokenInput struct {
 	Token     TokenStatement `json:"token"`
 	Signature []byte         `json:"signature"`
@@ -77,12 +77,6 @@ func (r RevocationStatement) Bytes() []byte {
 type RevocationInput struct {
 	Revocation RevocationStatement `json:"revocation"`
 	Signature  []byte              `json:"signature"`
-}
-
-// tokenRecord is a credential as the audit row holds it.
-type tokenRecord struct {
-	Token     TokenStatement `json:"token"`
-	Signature []byte         `json:"signature"`
 }
 
 const (
@@ -177,7 +171,7 @@ func (s *Service) signedToken(ctx context.Context, v *store.View, known *record,
 	var signed TokenStatement
 	recorded, revoked := false, t.RevokedAt != nil
 	for _, row := range rows {
-		var r tokenRecord
+		var r TokenInput
 		switch {
 		case row.Action == tokenRevoked: // whoever wrote it: it only takes away
 			revoked = true
@@ -204,7 +198,7 @@ func (s *Service) signedToken(ctx context.Context, v *store.View, known *record,
 
 // tokenFits says whether a row records a credential that an administrator has signed. Who was demoted since has signed
 // it all the same: what they made is revoked, where it is to end.
-func (s *Service) tokenFits(known *record, row store.AuditEntry, r *tokenRecord) bool {
+func (s *Service) tokenFits(known *record, row store.AuditEntry, r *TokenInput) bool {
 	if !decode(row.New, r) || r.Token.AccountID != row.AccountID || string(r.Token.TokenID) != row.ResourceID {
 		return false
 	}
@@ -306,7 +300,7 @@ func (s *Service) SetToken(ctx context.Context, tx *store.Tx, acct store.Account
 		return TokenView{}, fmt.Errorf("write the credential: %w", err)
 	}
 	_, err := tx.Audit(ctx, store.AuditEntry{AccountID: acct, Action: tokenCreated, ResourceType: tokenType, ResourceID: string(t.TokenID),
-		New: object(tokenRecord{Token: t, Signature: in.Signature})})
+		New: object(TokenInput{Token: t, Signature: in.Signature})})
 	if err != nil {
 		return TokenView{}, err
 	}
@@ -478,7 +472,7 @@ func (s *Service) proveTokens(ctx context.Context, v *store.View, acct store.Acc
 		return fmt.Errorf("read the record of credentials: %w", err)
 	}
 	for _, row := range rows {
-		var r tokenRecord
+		var r TokenInput
 		if row.Action == tokenCreated && !s.tokenFits(known, row, &r) {
 			p.add("audit", string(row.ID), "the credential that it records is signed by no administrator")
 		}
