@@ -76,10 +76,11 @@ func (linuxHost) Remove(_ context.Context, device string, a netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.AddrDel(link, &netlink.Addr{IPNet: single(a)}); !errors.Is(err, unix.EADDRNOTAVAIL) {
-		return err
+	err = netlink.AddrDel(link, &netlink.Addr{IPNet: single(a)})
+	if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.ENODEV) { // gone, or gone with its interface since
+		return nil
 	}
-	return nil
+	return err
 }
 
 func single(a netip.Addr) *net.IPNet {

@@ -11,11 +11,13 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"powernode/platform/provider/local/cgroup"
 	"powernode/spec/rig"
@@ -286,13 +288,20 @@ func (m *machine) remove(ctx context.Context) error {
 	err = errors.Join(err, m.lease.Close())
 	_ = m.holder.Wait() // cat at its input's end
 	for n := range m.links {
-		port := fmt.Sprintf("%s-%d", m.name, n)
-		if _, there := os.Stat(filepath.Join("/sys/class/net", port)); there == nil {
-			out, gone := exec.Command("ip", "link", "del", port).CombinedOutput()
-			if gone != nil && !strings.Contains(string(out), "Cannot find device") {
-				err = errors.Join(err, fmt.Errorf("remove %s: %w: %s", port, gone, out))
-			}
-		}
+		err = errors.Join(err, removeLink(fmt.Sprintf("%s-%d", m.name, n)))
 	}
 	return err
+}
+
+// removeLink takes a cable away now; the kernel does it too, some time after the end of the machine's namespace, and may come
+// between any two steps here.
+func removeLink(name string) error {
+	found, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkDel(found)
+	}
+	if err == nil || errors.As(err, new(netlink.LinkNotFoundError)) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return fmt.Errorf("remove %s: %w", name, err)
 }
