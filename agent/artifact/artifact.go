@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"powernode/agent/atomicfile"
 	"powernode/sdwan"
 )
 
@@ -225,7 +226,7 @@ func (s *Store) Keep(sums map[string]bool) error {
 		if sums[name] || sums[trimPart(name)] {
 			continue
 		}
-		if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
+		if err := os.Remove(filepath.Join(s.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove an artefact: %w", err)
 		}
 	}
@@ -239,40 +240,20 @@ func trimPart(name string) string {
 	return name
 }
 
-// Place copies a checked artefact to where it is used, under its name only when whole.
-func Place(from, to string, mode fs.FileMode) (err error) {
+// Place copies a checked artefact to where it is used, under its name only when whole. One place is one caller's at a time.
+func Place(from, to string, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return fmt.Errorf("place %s: %w", to, err)
+	}
+	if err := atomicfile.RemoveLeftovers(to); err != nil { // a program is large
+		return err
 	}
 	in, err := os.Open(from)
 	if err != nil {
 		return fmt.Errorf("place %s: %w", to, err)
 	}
 	defer in.Close()
-	out, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*")
-	if err != nil {
-		return fmt.Errorf("place %s: %w", to, err)
-	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("place %s: %w", to, err)
-			_ = out.Close()
-			_ = os.Remove(out.Name())
-		}
-	}()
-	if _, err = io.Copy(out, in); err != nil {
-		return err
-	}
-	if err = out.Chmod(mode); err != nil {
-		return err
-	}
-	if err = out.Sync(); err != nil {
-		return err
-	}
-	if err = out.Close(); err != nil {
-		return err
-	}
-	return os.Rename(out.Name(), to)
+	return atomicfile.Copy(to, in, mode)
 }
 
 func httpsOnly(req *http.Request, via []*http.Request) error {
@@ -292,13 +273,8 @@ func refuseInside(_, address string, _ syscall.RawConn) error {
 	if err != nil {
 		return err
 	}
-	if a := ap.Addr().Unmap(); !public(a) {
+	if a := ap.Addr().Unmap(); !sdwan.PublicAddress(a) {
 		return fmt.Errorf("%s is no public address", a)
 	}
 	return nil
-}
-
-// public leaves out ranges that IsGlobalUnicast counts in: private ones, and the carriers' 100.64.0.0/10.
-func public(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !netip.MustParsePrefix("100.64.0.0/10").Contains(a)
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -119,16 +118,6 @@ func TestFetchFromAURLSpeaksHTTPSToPublicAddressesOnly(t *testing.T) {
 	}
 	if asked {
 		t.Error("the loopback address was asked")
-	}
-	for _, a := range []string{"10.0.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "::1", "fe80::1", "fd00::1", "224.0.0.1", "0.0.0.0"} {
-		if public(netip.MustParseAddr(a)) {
-			t.Errorf("%s counts as public", a)
-		}
-	}
-	for _, a := range []string{"1.1.1.1", "2606:4700::1111"} {
-		if !public(netip.MustParseAddr(a)) {
-			t.Errorf("%s doesn't count as public", a)
-		}
 	}
 }
 

@@ -17,8 +17,9 @@ import (
 
 // table is the content of our table in comparable form: what is there, and what is wanted.
 type table struct {
-	Sets   map[string]set
-	Chains map[string]chain
+	Dormant bool // nothing meets its rules
+	Sets    map[string]set
+	Chains  map[string]chain
 }
 
 // set is a named set of address ranges, merged and sorted.
@@ -279,7 +280,7 @@ func digest(m match) string {
 
 // equal compares what is there with what is wanted.
 func (t table) equal(want table) bool {
-	if len(t.Sets) != len(want.Sets) || len(t.Chains) != len(want.Chains) {
+	if t.Dormant != want.Dormant || len(t.Sets) != len(want.Sets) || len(t.Chains) != len(want.Chains) {
 		return false
 	}
 	for name, w := range want.Sets {

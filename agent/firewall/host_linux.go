@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -17,6 +19,8 @@ import (
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"powernode/internal/rtnl"
 )
 
 // linuxHost is the machine in whose namespace the agent runs.
@@ -44,24 +48,43 @@ func (linuxHost) Available(context.Context) bool {
 	return err == nil
 }
 
+// readTries bounds how often our table is read again that somebody took away while it was read.
+const readTries = 3
+
 // Read reads our table and no other.
 func (linuxHost) Read(ctx context.Context) (*table, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
 	c, err := open()
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
+	for try := 1; ; try++ {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		t, err := read(c)
+		if !errors.Is(err, unix.ENOENT) || try == readTries {
+			return t, err
+		}
+	}
+}
+
+func read(c *nftables.Conn) (*table, error) {
 	ours, err := find(c)
 	if err != nil || ours == nil {
 		return nil, err
 	}
-	out := &table{Sets: map[string]set{}, Chains: map[string]chain{}}
+	out := &table{Dormant: isDormant(ours), Sets: map[string]set{}, Chains: map[string]chain{}}
 	if err := readSets(c, ours, out); err != nil {
 		return nil, err
 	}
 	return out, readChains(c, ours, out)
+}
+
+// isDormant says whether a table's rules are met by nothing. One that is added once more, without that flag, wakes up.
+func isDormant(t *nftables.Table) bool {
+	const flag = 0x1 // NFT_TABLE_F_DORMANT
+	// The kernel's order is big-endian, and the library has read it in the machine's.
+	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, t.Flags))&flag != 0
 }
 
 func find(c *nftables.Conn) (*nftables.Table, error) {
@@ -182,7 +205,7 @@ func mark(data []byte) []byte {
 	return nil
 }
 
-// Remove takes our table away.
+// Remove takes our table away; one that is gone is removed.
 func (linuxHost) Remove(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -192,7 +215,7 @@ func (linuxHost) Remove(ctx context.Context) error {
 		return fmt.Errorf("open nftables: %w", err)
 	}
 	c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: tableName})
-	return c.Flush()
+	return rtnl.UnlessGone(c.Flush())
 }
 
 // batch is one transaction. It numbers its sets itself: the library counts in a variable that all its users share.

@@ -35,6 +35,22 @@ func (h *countedHost) Remove(ctx context.Context) error {
 	return h.linuxHost.Remove(ctx)
 }
 
+// emptiedHost has its table taken away by somebody between a read and the next write, once.
+type emptiedHost struct {
+	linuxHost
+	done bool
+}
+
+func (h *emptiedHost) Write(ctx context.Context, have *table, want table) error {
+	if !h.done {
+		h.done = true
+		if err := h.Remove(ctx); err != nil {
+			return err
+		}
+	}
+	return h.linuxHost.Write(ctx, have, want)
+}
+
 // node is a machine and the subsystem in it.
 type node struct {
 	*netnstest.Machine
@@ -365,5 +381,42 @@ func TestPacketsMeetTheRules(t *testing.T) {
 	a.apply(f)
 	if !ping(a.Address) {
 		t.Error("a rule for another interface matches")
+	}
+}
+
+func TestATableThatWentInBetweenIsWrittenWhole(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	f := example()
+	n.apply(f)
+	want := n.list()
+	f.Input = f.Input[1:]
+	n.apply(f)
+	meddled := &Subsystem{log: zerolog.Nop(), host: new(emptiedHost)}
+	if err := n.Do(func() error { return meddled.Reconcile(context.Background(), document(example())) }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, n.list()); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	for range 2 {
+		if err := n.Do(func() error { return linuxHost{}.Remove(context.Background()) }); err != nil {
+			t.Errorf("remove a table that may be gone: %v", err)
+		}
+	}
+}
+
+func TestATableThatWasPutToSleepIsWokenUp(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.apply(example())
+	want := n.list()
+	n.Run("nft", "add", "table", "inet", tableName, "{ flags dormant ; }")
+	if !strings.Contains(n.list(), "dormant") {
+		t.Fatal("the table was not put to sleep")
+	}
+	n.apply(example())
+	if diff := cmp.Diff(want, n.list()); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"powernode/sdwan"
 )
@@ -91,7 +92,14 @@ func (s *Subsystem) write(ctx context.Context, have *table, want table, hash str
 	if have != nil && have.equal(want) {
 		return nil
 	}
-	if err := s.host.Write(ctx, have, want); err != nil {
+	err := s.host.Write(ctx, have, want)
+	if errors.Is(err, unix.ENOENT) { // somebody took part of it away since it was read
+		if have, err = s.host.Read(ctx); err != nil {
+			return fmt.Errorf("observe: %w", err)
+		}
+		err = s.host.Write(ctx, have, want)
+	}
+	if err != nil {
 		return fmt.Errorf("replace table inet %s: %w", tableName, err)
 	}
 	now, err := s.host.Read(ctx)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"powernode/agent"
+	"powernode/agent/atomicfile"
 	"powernode/nodeapi"
 )
 
@@ -150,14 +151,14 @@ func (s *Subsystem) cleanFiles() error {
 	for _, link := range linkNames {
 		path := s.root.path(link)
 		if to, err := os.Readlink(path); err == nil && filepath.Base(to) == filepath.Base(binaryPath) {
-			if err := os.Remove(path); err != nil {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("remove %s: %w", link, err)
 			}
 		}
 	}
 	if spaces, err := filepath.Glob(s.root.path("/run/netns/cni-*")); err == nil {
 		for _, p := range spaces {
-			if err := os.Remove(p); err != nil {
+			if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("remove a network namespace: %w", err)
 			}
 		}
@@ -166,6 +167,9 @@ func (s *Subsystem) cleanFiles() error {
 		if err := removeAll(s.root.path(p)); err != nil {
 			return err
 		}
+	}
+	if err := atomicfile.RemoveLeftovers(s.root.path(binaryPath)); err != nil {
+		return err
 	}
 	for _, p := range sharedPaths {
 		err := os.Remove(s.root.path(p))

@@ -16,6 +16,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"powernode/internal/rtnl"
 )
 
 // linuxHost is the machine itself.
@@ -159,9 +161,7 @@ func (h linuxHost) RemoveLinks(names []string) error {
 		return err
 	}
 	for _, l := range links {
-		err := netlink.LinkDel(l)
-		var gone netlink.LinkNotFoundError
-		if err != nil && !errors.As(err, &gone) && !errors.Is(err, unix.ENODEV) {
+		if err := rtnl.UnlessGone(netlink.LinkDel(l)); err != nil {
 			return fmt.Errorf("delete the link %s: %w", l.Attrs().Name, err)
 		}
 	}
@@ -170,7 +170,7 @@ func (h linuxHost) RemoveLinks(names []string) error {
 
 // links are the named ones, and before each those that hang on it.
 func (h linuxHost) links(names []string) ([]netlink.Link, error) {
-	all, err := netlink.LinkList()
+	all, err := rtnl.List(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -222,6 +222,9 @@ func cleanFilter(ctx context.Context, save, restore string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	saved, err := exec.CommandContext(ctx, save).Output()
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(save), ctx.Err())
+	}
 	if err != nil {
 		return nil // no such filter in this kernel: nothing of K3s' is in it
 	}
@@ -276,11 +279,8 @@ func (h linuxHost) RemoveCgroups() error {
 
 func removeGroup(dir string) error {
 	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return rtnl.UnlessGone(err) // a cgroup that goes while it is read says ENODEV
 	}
 	for _, e := range entries {
 		if e.IsDir() {
@@ -289,10 +289,7 @@ func removeGroup(dir string) error {
 			}
 		}
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return rtnl.UnlessGone(os.Remove(dir))
 }
 
 func (h linuxHost) Left(prefixes, names []string) ([]string, error) {

@@ -553,7 +553,7 @@ func TestAbsentCleansTheHostTellsOnceAndForgets(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.must(l.server())
-	for _, p := range []string{"/etc/rancher/node/password", "/var/lib/kubelet/pods/x", "/var/lib/cni/y", "/run/k3s/z", "/run/flannel/subnet.env", "/var/log/pods/p", "/usr/local/bin/other"} {
+	for _, p := range []string{"/etc/rancher/node/password", "/var/lib/kubelet/pods/x", "/var/lib/cni/y", "/run/k3s/z", "/run/flannel/subnet.env", "/var/log/pods/p", "/usr/local/bin/other", "/usr/local/bin/.k3s.123"} {
 		l.write(p, "")
 	}
 	if err := os.Symlink("k3s", l.path("/usr/local/bin/kubectl")); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"powernode/agent/atomicfile"
 	"powernode/sdwan"
 )
 
@@ -196,12 +197,14 @@ func (d *disk) write(f file) (err error) {
 }
 
 func (d *disk) fill(dir int, temp string, f file) error {
-	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return err
+	create := func() (*os.File, error) {
+		fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), temp), nil
 	}
-	out := os.NewFile(uintptr(fd), temp)
-	return errors.Join(copyInto(out, f), out.Chmod(os.FileMode(f.mode)), out.Sync(), out.Close())
+	return atomicfile.Fill(create, func(out *os.File) error { return copyInto(out, f) }, os.FileMode(f.mode))
 }
 
 func copyInto(out *os.File, f file) error {

@@ -158,6 +158,28 @@ func (h *host) serviceState(name string) service.State {
 	return st.State
 }
 
+// awaitStatus waits until a unit is as asked.
+func (h *host) awaitStatus(unit, what string, fits func(service.Status) bool) {
+	h.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(20 * time.Second)
+	for {
+		st, err := h.services.Status(h.t.Context(), unit)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if fits(st) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			h.t.Fatalf("waited in vain for %s %s: %+v", unit, what, st)
+		}
+	}
+}
+
 // snapshot lists a tree with what every write changes.
 func snapshot(t *testing.T, dirs ...string) []string {
 	t.Helper()
@@ -183,9 +205,29 @@ func snapshot(t *testing.T, dirs ...string) []string {
 	return out
 }
 
+// atRest waits until no supervisor has a word left to write: each service runs, or has ended for good.
+func (h *host) atRest() {
+	h.t.Helper()
+	units, err := filepath.Glob(filepath.Join(h.state, "services", "*", "unit.json"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, path := range units {
+		var u service.Unit
+		raw, err := os.ReadFile(path)
+		if err := errors.Join(err, json.Unmarshal(raw, &u)); err != nil {
+			h.t.Fatal(err)
+		}
+		h.awaitStatus(u.Name, "to be at rest", func(st service.Status) bool {
+			return st.State == service.Ended || u.Restart != service.Never && st.State == service.Running && st.PID > 0
+		})
+	}
+}
+
 // quiet runs a look that must write nothing.
 func (h *host) quiet(modules ...sdwan.Module) {
 	h.t.Helper()
+	h.atRest()
 	before := snapshot(h.t, h.root, h.state)
 	h.reconcile(modules...)
 	if diff := cmp.Diff(before, snapshot(h.t, h.root, h.state)); diff != "" {
@@ -206,23 +248,9 @@ var _ agent.TaskRunner = (*Subsystem)(nil)
 // awaitOther waits until a service runs as another process than before.
 func (h *host) awaitOther(name string, before int) {
 	h.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(20 * time.Second)
-	for {
-		st, err := h.services.Status(h.t.Context(), unitPrefix+name)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		if st.State == service.Running && st.PID > 0 && st.PID != before {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			h.t.Fatalf("service %s was not started again: %+v", name, st)
-		}
-	}
+	h.awaitStatus(unitPrefix+name, "to be started again", func(st service.Status) bool {
+		return st.State == service.Running && st.PID > 0 && st.PID != before
+	})
 }
 
 func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }

@@ -47,9 +47,7 @@ func TestModuleIsPutInPlaceOnceAndTakenAwayWhole(t *testing.T) {
 		}
 	}
 	pid := h.pid("httpd")
-	if st := h.serviceState("once"); st != service.Ended {
-		t.Errorf("a service that has ended well is %s", st)
-	}
+	h.awaitStatus(unitPrefix+"once", "to have ended well", func(st service.Status) bool { return st.State == service.Ended })
 	h.has(map[string]string{"web": m.Digest})
 	h.quiet(m)
 	h.restart()

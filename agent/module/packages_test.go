@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,7 +88,10 @@ func script(t *testing.T, dir, name, body string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	text := "#!/bin/sh\necho \"" + name + " $*\" >>" + filepath.Join(dir, "calls") + "\n" + body + "\n"
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+	syscall.ForkLock.RLock() // a child of another test that still holds it open would make its start fail
+	err := os.WriteFile(path, []byte(text), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return path

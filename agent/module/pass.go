@@ -298,10 +298,15 @@ func (p *pass) start(ctx context.Context, e *entry, w wanted) error {
 			return err
 		}
 		ran := before.State != service.Absent && before.State != service.Stopped
+		old := 0
 		if ran && e.Services[u.Name] == is && slices.Contains(e.Restart, u.Name) {
 			if err := p.s.o.Services.Restart(ctx, u.Name); err != nil {
 				return err
 			}
+			old = before.PID
+		}
+		if _, err := p.came(ctx, u, old, starting); err != nil { // whether it runs is run's to say
+			return err
 		}
 		e.Services[u.Name], e.Restart = is, without(e.Restart, u.Name)
 		if err := p.save(); err != nil {
@@ -312,9 +317,13 @@ func (p *pass) start(ctx context.Context, e *entry, w wanted) error {
 	return nil
 }
 
-// settle is how long a service that was just started may take to show whether it runs.
-// A restart takes restartSeconds alone.
-const settle = (restartSeconds + 2) * time.Second
+const (
+	// starting is how long a service that was just started may take to show whether it runs: a program is slow to start on a
+	// machine that does much else. One that fails shows it earlier.
+	starting = 20 * time.Second
+	// settle is for one that was started earlier: a restart takes restartSeconds alone.
+	settle = (restartSeconds + 2) * time.Second
+)
 
 // run keeps the services up, and says which doesn't run.
 func (p *pass) run(ctx context.Context, w wanted) error {
@@ -324,7 +333,7 @@ func (p *pass) run(ctx context.Context, w wanted) error {
 			errs = append(errs, err)
 			continue
 		}
-		st, err := p.came(ctx, u.Name)
+		st, err := p.came(ctx, u, 0, settle)
 		if err != nil {
 			errs = append(errs, err)
 		} else if st.State == service.Failed {
@@ -334,15 +343,18 @@ func (p *pass) run(ctx context.Context, w wanted) error {
 	return errors.Join(errs...)
 }
 
-// came waits a moment for a service that is just starting, or starting again.
-func (p *pass) came(ctx context.Context, unit string) (service.Status, error) {
-	limit := time.NewTimer(settle)
+// came waits for a service that is just starting, or starting again, until it runs as another process than the old one (0:
+// any), has ended, or has failed again after the first look.
+func (p *pass) came(ctx context.Context, u service.Unit, old int, patience time.Duration) (service.Status, error) {
+	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		st, err := p.s.o.Services.Status(ctx, unit)
-		if err != nil || st.PID > 0 || st.State == service.Ended {
+	first, err := p.s.o.Services.Status(ctx, u.Name)
+	for st := first; ; st, err = p.s.o.Services.Status(ctx, u.Name) {
+		runs := st.PID > 0 && st.PID != old
+		failed := st.State == service.Failed && (st.Restarts > first.Restarts+1 || u.Restart == service.Never && st.Message != "")
+		if err != nil || runs || failed || st.State == service.Ended {
 			return st, err
 		}
 		select {

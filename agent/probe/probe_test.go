@@ -119,7 +119,11 @@ func TestProbesTellWhatAnswersFromWhatDoesNot(t *testing.T) {
 	want := map[string]string{}
 	var probes []sdwan.Probe
 	probe := func(id, protocol string, source, target netip.Addr, port int, result string) {
-		probes = append(probes, sdwan.Probe{ID: id, Protocol: protocol, Source: source, Target: target, Port: port, DeadlineMS: 600})
+		deadline := 600 // for silence, which is waited for whole
+		if result == Reachable {
+			deadline = 20_000 // an answer is late on a busy host, and ends the wait
+		}
+		probes = append(probes, sdwan.Probe{ID: id, Protocol: protocol, Source: source, Target: target, Port: port, DeadlineMS: deadline})
 		want[id] = result
 	}
 	probe("echo", "icmp6", a.Address, b.Address, 0, Reachable)

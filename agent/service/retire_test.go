@@ -12,6 +12,10 @@ func TestAgentsOwnUnitWaitsForNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		core := map[bool]string{true: "LimitCORE=infinity\n", false: "LimitCORE=0\n"}[waits] // the agent's memory holds keys; unsaid is infinity
+		if !strings.Contains(string(got), core) {
+			t.Errorf("unit of %s has not %s", name, core)
+		}
 		if strings.Contains(string(got), "network-online.target") != waits || strings.Contains(string(got), "After=network-online.target powernode-agent.service") != waits {
 			t.Errorf("unit of %s:\n%s", name, got)
 		}

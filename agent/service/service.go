@@ -68,8 +68,8 @@ type Status struct {
 	State    State
 	PID      int       // of its main process, 0 when there is none
 	Since    time.Time // of the main process's start; zero is unknown
-	Restarts int
-	Message  string // why it doesn't run
+	Restarts int       // after ends that nobody asked for
+	Message  string    // why it doesn't run
 }
 
 // Manager runs services. Its methods are idempotent.

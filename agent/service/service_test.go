@@ -185,8 +185,9 @@ func TestFailingServiceIsStartedAgain(t *testing.T) {
 	if err := m.Ensure(t.Context(), u); err != nil {
 		t.Fatal(err)
 	}
-	st := awaitStatus(t, m, "fails", "a second failure", func(s Status) bool { return s.Restarts >= 2 })
-	if st.State != Failed || st.Message != "exited with status 3" {
+	// Between two failures it runs for a moment.
+	st := awaitStatus(t, m, "fails", "a second failure", func(s Status) bool { return s.Restarts >= 2 && s.State == Failed })
+	if st.Message != "exited with status 3" {
 		t.Errorf("status %+v", st)
 	}
 }
@@ -230,6 +231,31 @@ func TestRestartKeepsWhatTheServiceStarted(t *testing.T) {
 	awaitStatus(t, m, "restarted", "a new process", func(s Status) bool { return s.State == Running && s.PID > 0 && s.PID != before.PID })
 	if !lives(kept) {
 		t.Error("what it had started is gone")
+	}
+}
+
+func TestRestartThatIsAskedForIsNoFailure(t *testing.T) {
+	t.Parallel()
+	m := newSupervised(t)
+	u := shell(t, m, "asked", "exec sleep 1000")
+	u.RestartSeconds = 600 // the wait after an end that nobody asked for: longer than the test
+	is := ensure(t, m, u)
+	for range 3 {
+		before := is.PID
+		if err := m.Restart(t.Context(), "asked"); err != nil {
+			t.Fatal(err)
+		}
+		is = awaitStatus(t, m, "asked", "a new process", func(s Status) bool { return s.State == Running && s.PID > 0 && s.PID != before })
+		if is.Restarts != 0 || is.Message != "" {
+			t.Errorf("status %+v, want no failure in it", is)
+		}
+	}
+	if err := unix.Kill(is.PID, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	failed := awaitStatus(t, m, "asked", "a failure", func(s Status) bool { return s.State == Failed && s.Restarts > 0 })
+	if failed.Restarts != 1 || failed.Message != "ended by signal terminated" {
+		t.Errorf("status %+v, want the one end that nobody asked for", failed)
 	}
 }
 
@@ -517,6 +543,12 @@ func TestLargeLogIsCopiedAwayAndEmptied(t *testing.T) {
 	old, err := os.Stat(path + ".1")
 	if err != nil || old.Size() != maxLogBytes {
 		t.Errorf("old log: %v %v", old, err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := rotate(path); err != nil {
+		t.Errorf("a log that somebody took away: %v", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -105,23 +106,19 @@ func (s *supervisor) run(ctx context.Context) error {
 	delay := time.Duration(max(s.unit.RestartSeconds, 1)) * time.Second
 	wait := delay
 	for {
-		exited, err := s.begin(ctx)
+		how, ran := s.once(ctx)
 		if ctx.Err() != nil {
 			return s.end()
 		}
-		if err != nil {
-			s.rec.Exit, s.rec.Well = err.Error(), false
-		} else {
-			how := s.watch(ctx, exited)
-			if ctx.Err() != nil {
-				return s.end()
-			}
-			s.rec.Exit, s.rec.Well = how.text, how.well
-			if time.Since(s.rec.Since) >= steadyAfter {
-				wait = delay
-			}
+		asked := s.asked()
+		s.rec.Child, s.rec.Exit, s.rec.Well = process{}, how.text, how.well
+		if asked || ran >= steadyAfter {
+			wait = delay
 		}
-		s.rec.Child = process{}
+		if asked { // no failure, and nothing to wait for
+			s.rec.Exit = ""
+			continue
+		}
 		if s.unit.Restart == Never || (s.unit.Restart == OnFailure && s.rec.Well) {
 			return s.rest(ctx)
 		}
@@ -134,6 +131,27 @@ func (s *supervisor) run(ctx context.Context) error {
 		}
 		wait = min(2*wait, max(maxRestart, delay))
 	}
+}
+
+// once has the service run until its end, and answers how and after how long that came.
+func (s *supervisor) once(ctx context.Context) (exit, time.Duration) {
+	exited, err := s.begin(ctx)
+	if err != nil {
+		return exit{text: err.Error()}, 0
+	}
+	return s.watch(ctx, exited), time.Since(s.rec.Since)
+}
+
+// asked says whether the end of the child was asked for, and forgets it.
+func (s *supervisor) asked() bool {
+	path := filepath.Join(s.dir, askedFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	_ = os.Remove(path) // one that stays names a process that is no more
+	var p process
+	return json.Unmarshal(b, &p) == nil && p == s.rec.Child
 }
 
 // rest waits for the end of a service that is not started again: as long as we live nobody starts another supervisor.
@@ -296,6 +314,9 @@ func rotate(path string) error {
 		return nil
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // somebody took it away: the child writes on into what nobody sees
+	}
 	if err != nil {
 		return fmt.Errorf("rotate the log: %w", err)
 	}

@@ -19,7 +19,8 @@ import (
 )
 
 // supervised runs each service under a process `supervise` of its own. dir has a directory a service: unit.json is
-// what to run, lock is held by the supervisor as long as it lives, status.json is what it says.
+// what to run, lock is held by the supervisor as long as it lives, status.json is what it says, asked.json is the child whose
+// end is wanted.
 type supervised struct {
 	o   Options
 	dir string
@@ -30,6 +31,7 @@ const (
 	unitFile   = "unit.json"
 	lockFile   = "lock"
 	statusFile = "status.json"
+	askedFile  = "asked.json"
 )
 
 // record is a supervisor's word about itself and its child. Start times tell a process from another with its number.
@@ -128,13 +130,25 @@ func (m *supervised) Restart(ctx context.Context, name string) error {
 		return err
 	}
 	if u.restarts() {
-		return r.Child.signal(unix.SIGTERM)
+		return r.Child.askToEnd(dir)
 	}
 	// Its end is no reason for its supervisor to start it again.
 	if err := m.end(ctx, dir); err != nil {
 		return err
 	}
 	return m.start(ctx, name, dir)
+}
+
+// askToEnd ends a service's child, and has its supervisor know that it was asked to.
+func (p process) askToEnd(dir string) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode a process: %w", err)
+	}
+	if err := atomicfile.Write(filepath.Join(dir, askedFile), b, 0o600); err != nil {
+		return err
+	}
+	return p.signal(unix.SIGTERM)
 }
 
 func (m *supervised) Stop(ctx context.Context, name string) error {

@@ -2,6 +2,7 @@ package service
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -191,7 +193,7 @@ func killSystemdGroup(group string) error {
 
 func killListed(procs string) error {
 	b, err := os.ReadFile(procs)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) { // the second: gone since it was opened
 		return nil
 	}
 	if err != nil {
@@ -212,60 +214,52 @@ func encodeUnit(u Unit, agentBinary string) ([]byte, error) {
 	if err := u.check(); err != nil {
 		return nil, err
 	}
-	var b strings.Builder
-	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("# Written by powernode-agent; changes are overwritten.")
-	line("[Unit]")
-	line("Description=%s", strings.ReplaceAll(u.Description, "%", "%%"))
+	lines := slices.Concat(
+		[]string{"# Written by powernode-agent; changes are overwritten.", "[Unit]"}, u.unitLines(), []string{"", "[Service]"},
+		u.serviceLines(agentBinary), []string{"", "[Install]", "WantedBy=multi-user.target", ""})
+	return []byte(strings.Join(lines, "\n")), nil
+}
+
+func (u Unit) unitLines() []string {
+	lines := []string{"Description=" + literal(u.Description)}
 	if u.Name == AgentName { // it brings the network's own part up: nothing to wait for
-		line("After=network.target")
+		lines = append(lines, "After=network.target")
 	} else {
-		line("After=network-online.target powernode-agent.service")
-		line("Wants=network-online.target")
+		lines = append(lines, "After=network-online.target powernode-agent.service", "Wants=network-online.target")
 	}
-	line("StartLimitIntervalSec=0")
-	line("")
-	line("[Service]")
-	line("Type=exec")
+	return append(lines, "StartLimitIntervalSec=0")
+}
+
+func (u Unit) serviceLines(agentBinary string) []string {
+	lines := []string{"Type=exec"}
 	if u.AwaitAddress.IsValid() {
-		line("ExecStartPre=%s", quoteAll([]string{agentBinary, "wait-address", u.AwaitAddress.String()}))
-		line("TimeoutStartSec=infinity")
+		lines = append(lines, "ExecStartPre="+quoteAll([]string{agentBinary, "wait-address", u.AwaitAddress.String()}), "TimeoutStartSec=infinity")
 	}
-	line("ExecStart=%s", quoteAll(u.Exec))
+	lines = append(lines, "ExecStart="+quoteAll(u.Exec))
 	for _, e := range u.Env {
-		line("Environment=%s", quote(e, false))
+		lines = append(lines, "Environment="+quote(e, false))
 	}
 	if u.Dir != "" {
-		line("WorkingDirectory=%s", strings.ReplaceAll(u.Dir, "%", "%%"))
+		lines = append(lines, "WorkingDirectory="+literal(u.Dir))
 	}
 	if u.LogFile != "" {
-		line("StandardOutput=append:%s", strings.ReplaceAll(u.LogFile, "%", "%%"))
-		line("StandardError=inherit")
+		lines = append(lines, "StandardOutput=append:"+literal(u.LogFile), "StandardError=inherit")
 	}
-	switch u.Restart {
-	case OnFailure:
-		line("Restart=on-failure")
-	case Never:
-		line("Restart=no")
-	default:
-		line("Restart=always")
-	}
+	restart := map[string]string{OnFailure: "on-failure", Never: "no"}[u.Restart]
+	lines = append(lines, "Restart="+cmp.Or(restart, "always"))
 	if !u.restarts() {
-		line("RemainAfterExit=yes") // so that one that has ended well is not taken for one that was stopped
+		lines = append(lines, "RemainAfterExit=yes") // so that one that has ended well is not taken for one that was stopped
 	}
-	line("RestartSec=%d", max(u.RestartSeconds, 1))
-	line("TimeoutStopSec=%d", int(u.grace()/time.Second))
-	line("KillMode=process")
-	line("Delegate=yes")
-	line("LimitNOFILE=1048576")
-	line("LimitNPROC=infinity")
-	line("LimitCORE=infinity")
-	line("TasksMax=infinity")
-	line("")
-	line("[Install]")
-	line("WantedBy=multi-user.target")
-	return []byte(b.String()), nil
+	core := "infinity"
+	if u.Name == AgentName { // its memory holds keys, which are written nowhere else
+		core = "0"
+	}
+	return append(lines, fmt.Sprintf("RestartSec=%d", max(u.RestartSeconds, 1)), fmt.Sprintf("TimeoutStopSec=%d", int(u.grace()/time.Second)),
+		"KillMode=process", "Delegate=yes", "LimitNOFILE=1048576", "LimitNPROC=infinity", "LimitCORE="+core, "TasksMax=infinity")
 }
+
+// literal keeps systemd from reading specifiers into a text.
+func literal(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
 func quoteAll(argv []string) string {
 	out := make([]string, len(argv))

@@ -37,18 +37,9 @@ func fromDocument(doc *sdwan.Document) (wanted, error) {
 	return w, errors.Join(errs...)
 }
 
-// inRange says whether an address lies in a network's range for virtual IPs, ::100 to ::fff.
+// inRange says whether an address lies in a network's range for virtual IPs.
 func inRange(cidr netip.Prefix, a netip.Addr) bool {
-	if !cidr.IsValid() || cidr.Bits() != 64 || !cidr.Contains(a) {
-		return false
-	}
-	b := a.As16()
-	for _, v := range b[8:14] {
-		if v != 0 {
-			return false
-		}
-	}
-	return b[14] >= 0x1 && b[14] <= 0xf
+	return cidr.IsValid() && cidr.Bits() == 64 && sdwan.VIPRange(cidr).Contains(a)
 }
 
 // change is one write.

@@ -2,7 +2,6 @@ package vip
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -11,20 +10,19 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"powernode/internal/rtnl"
 )
 
 // linuxHost is the machine in whose namespace the agent runs.
 type linuxHost struct{}
-
-// dumpTries bounds how often a listing is read again that changed while it was read.
-const dumpTries = 5
 
 func (linuxHost) Read(ctx context.Context, devices []string) (map[string][]address, error) {
 	out := map[string][]address{}
 	if len(devices) == 0 {
 		return out, ctx.Err()
 	}
-	links, err := dump(netlink.LinkList)
+	links, err := rtnl.List(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -34,7 +32,7 @@ func (linuxHost) Read(ctx context.Context, devices []string) (map[string][]addre
 			names[a.Index], out[a.Name] = a.Name, nil
 		}
 	}
-	list, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V6) })
+	list, err := rtnl.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V6) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -46,15 +44,6 @@ func (linuxHost) Read(ctx context.Context, devices []string) (map[string][]addre
 		}
 	}
 	return out, nil
-}
-
-func dump[T any](list func() ([]T, error)) ([]T, error) {
-	for try := 1; ; try++ {
-		out, err := list()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == dumpTries {
-			return out, err
-		}
-	}
 }
 
 // Put adds the address deprecated from the start: valid for ever, preferred for no time.
@@ -70,17 +59,10 @@ func (linuxHost) Put(_ context.Context, device string, a netip.Addr) error {
 
 func (linuxHost) Remove(_ context.Context, device string, a netip.Addr) error {
 	link, err := netlink.LinkByName(device)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		return nil
+	if err == nil {
+		err = netlink.AddrDel(link, &netlink.Addr{IPNet: single(a)})
 	}
-	if err != nil {
-		return err
-	}
-	err = netlink.AddrDel(link, &netlink.Addr{IPNet: single(a)})
-	if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.ENODEV) { // gone, or gone with its interface since
-		return nil
-	}
-	return err
+	return rtnl.UnlessGone(err) // with its interface, where that is gone
 }
 
 func single(a netip.Addr) *net.IPNet {

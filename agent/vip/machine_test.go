@@ -80,7 +80,7 @@ func TestAVirtualIPMovesWithItsTraffic(t *testing.T) {
 	}
 
 	const interval = 20 * time.Millisecond
-	ping := exec.Command("ping", "-i", fmt.Sprint(interval.Seconds()), "-c", "150", "-W", "1", virtualIP.Addr().String())
+	ping := exec.Command("ping", "-i", fmt.Sprint(interval.Seconds()), "-c", "150", "-W", "20", virtualIP.Addr().String())
 	var out bytes.Buffer
 	ping.Stdout = &out
 	if err := c.Start(ping); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"powernode/agent"
+	"powernode/internal/rtnl"
 	"powernode/sdwan"
 )
 
@@ -77,7 +78,12 @@ func (s *Subsystem) Reconcile(ctx context.Context, doc *sdwan.Document) error {
 	}
 	p := diff(have, ours)
 	for _, c := range p.changes {
-		if err := s.run(ctx, c); err != nil {
+		err := s.run(ctx, c)
+		if !c.remove && rtnl.Gone(err) { // since it was read: as one that was not there
+			p.missing = append(p.missing, c.device)
+			continue
+		}
+		if err != nil {
 			return errors.Join(wantErr, err)
 		}
 	}

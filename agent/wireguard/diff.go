@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"powernode/internal/rtnl"
+	"powernode/sdwan"
 )
 
 // change is one write; what says it in a log line, without a secret.
@@ -140,7 +143,7 @@ func turnBack(have machine, want wanted, ours state) []change {
 	var out []change
 	for _, key := range ours.unneeded(want) {
 		if r := ours.Settings[key]; have.Settings[key] == r.Set {
-			out = append(out, writeSetting(key, r.Before))
+			out = append(out, giveBack(key, r.Before))
 		}
 	}
 	return out
@@ -217,7 +220,7 @@ func diffAddressing(have device, want wantedDevice) []change {
 		}
 	}
 	for _, a := range have.Addresses {
-		if slices.Contains(want.Addresses, a) || isVIP(want.CIDR, a.Addr()) {
+		if slices.Contains(want.Addresses, a) || sdwan.VIPRange(want.CIDR).Contains(a.Addr()) {
 			continue
 		}
 		out = append(out, change{fmt.Sprintf("remove address %s from %s", a, want.Name), func(ctx context.Context, h host) error {
@@ -225,20 +228,6 @@ func diffAddressing(have device, want wantedDevice) []change {
 		}})
 	}
 	return out
-}
-
-// isVIP says whether an address lies in a network's range for virtual IPs, ::100 to ::fff.
-func isVIP(cidr netip.Prefix, a netip.Addr) bool {
-	if !cidr.Contains(a) {
-		return false
-	}
-	b := a.As16()
-	for _, v := range b[8:14] {
-		if v != 0 {
-			return false
-		}
-	}
-	return b[14] >= 0x1 && b[14] <= 0xf
 }
 
 // diffConfiguration is the device's change in one transaction, and what it is; "" is none.
@@ -367,4 +356,12 @@ func writeSetting(key, value string) change {
 	return change{fmt.Sprintf("set %s to %s", key, value), func(ctx context.Context, h host) error {
 		return h.WriteSetting(ctx, key, value)
 	}}
+}
+
+// giveBack is for a setting that nothing of ours needs: one that went with its interface needs it no more.
+func giveBack(key, value string) change {
+	c := writeSetting(key, value)
+	write := c.do
+	c.do = func(ctx context.Context, h host) error { return rtnl.UnlessGone(write(ctx, h)) }
+	return c
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"powernode/internal/rtnl"
 	"powernode/sdwan"
 )
 
@@ -29,22 +30,10 @@ func newLinuxHost(o Options) *linuxHost {
 	return &linuxHost{control: newControl(), process: newDeviceProcess(o)}
 }
 
-// dumpTries bounds how often a listing is read again that changed while it was read.
-const dumpTries = 5
-
-func dump[T any](list func() ([]T, error)) ([]T, error) {
-	for try := 1; ; try++ {
-		out, err := list()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == dumpTries {
-			return out, err
-		}
-	}
-}
-
 // Read reads the machine. The parts are no snapshot; what changed in between shows at the next look.
 func (h *linuxHost) Read(ctx context.Context, q query) (machine, error) {
 	m := machine{Devices: map[string]device{}, Settings: map[string]string{}}
-	links, err := dump(netlink.LinkList)
+	links, err := rtnl.List(netlink.LinkList)
 	if err != nil {
 		return m, fmt.Errorf("list links: %w", err)
 	}
@@ -95,7 +84,7 @@ func (h *linuxHost) readDevice(ctx context.Context, l netlink.Link) device {
 }
 
 func readAddresses(m *machine, names map[int]string) error {
-	list, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	list, err := rtnl.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -119,7 +108,7 @@ func readAddresses(m *machine, names map[int]string) error {
 
 func readRoutes(m *machine, names map[int]string) error {
 	for _, family := range []int{netlink.FAMILY_V6, netlink.FAMILY_V4} {
-		list, err := dump(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
+		list, err := rtnl.List(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
 		if err != nil {
 			return fmt.Errorf("list routes: %w", err)
 		}
@@ -191,7 +180,7 @@ func (h *linuxHost) CreateDevice(ctx context.Context, name string, mtu int) erro
 
 func (h *linuxHost) RemoveDevice(ctx context.Context, name string) error {
 	link, err := netlink.LinkByName(name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
+	if rtnl.Gone(err) {
 		return h.process.end(ctx, name)
 	}
 	if err != nil {
@@ -201,7 +190,7 @@ func (h *linuxHost) RemoveDevice(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+	if err := rtnl.UnlessGone(netlink.LinkDel(link)); err != nil {
 		return err
 	}
 	return h.process.ended(ctx, name, owner)
@@ -254,9 +243,9 @@ func (h *linuxHost) AddAddress(_ context.Context, name string, p netip.Prefix) e
 }
 
 func (h *linuxHost) RemoveAddress(_ context.Context, name string, p netip.Prefix) error {
-	return onLink(name, func(l netlink.Link) error {
-		return ignore(netlink.AddrDel(l, &netlink.Addr{IPNet: toIPNet(p)}), unix.EADDRNOTAVAIL)
-	})
+	return rtnl.UnlessGone(onLink(name, func(l netlink.Link) error {
+		return netlink.AddrDel(l, &netlink.Addr{IPNet: toIPNet(p)})
+	}))
 }
 
 func (h *linuxHost) AddRoute(_ context.Context, r route) error {
@@ -282,10 +271,10 @@ func (h *linuxHost) ReplaceRoute(_ context.Context, r route) error {
 
 func (h *linuxHost) RemoveRoute(_ context.Context, r route) error {
 	k, err := kernelRoute(r)
-	if err != nil {
-		return err
+	if err == nil {
+		err = netlink.RouteDel(k)
 	}
-	return ignore(netlink.RouteDel(k), unix.ESRCH)
+	return rtnl.UnlessGone(err) // with its interface, where that is gone
 }
 
 func kernelRoute(r route) (*netlink.Route, error) {

@@ -78,5 +78,5 @@ func (k keyStore) remove(network string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove key: %w", err)
 	}
-	return nil
+	return atomicfile.RemoveLeftovers(path)
 }

@@ -151,7 +151,8 @@ func TestAnAgentRestartIsNoOutage(t *testing.T) {
 	netnstest.Await(t, "a reaches b", func() bool { return reaches(a, overlay(1).Addr()) })
 	index, process := linkIndex(a), deviceProcesses(a)
 
-	ping := exec.Command("ping", "-i", "0.02", "-c", "50", "-W", "1", overlay(0).Addr().String())
+	// -W is how long the last answers are waited for: what is late on a busy host is not lost.
+	ping := exec.Command("ping", "-i", "0.02", "-c", "50", "-W", "20", overlay(0).Addr().String())
 	var out strings.Builder
 	ping.Stdout = &out
 	if err := b.Start(ping); err != nil {
@@ -188,9 +189,10 @@ func TestADeviceThatDiedIsRebuilt(t *testing.T) {
 	}
 	a.apply(docs[0])
 	netnstest.Await(t, "a reaches b again", func() bool { return reaches(a, overlay(1).Addr()) })
-	if zombies, err := a.Try("sh", "-c", "grep -l '^State:.Z' /proc/[0-9]*/status"); err == nil {
-		t.Errorf("zombies are left: %s", zombies)
-	}
+	netnstest.Await(t, "the machine's first process collects what has died", func() bool {
+		_, err := a.Try("sh", "-c", "grep -l '^State:.Z' /proc/[0-9]*/status")
+		return err != nil
+	})
 }
 
 func TestWhatWasChangedByHandIsRepairedInPlace(t *testing.T) {
@@ -419,7 +421,8 @@ func TestWatchSignalsWhatSomebodyTookAway(t *testing.T) {
 			return false
 		}
 	}
-	if !next(5 * time.Second) { // it is there
+	const soon = 20 * time.Second // on a busy host, too; a signal ends the wait
+	if !next(soon) {              // it is there
 		t.Fatal("the watcher does not start")
 	}
 	for _, hand := range []string{
@@ -431,7 +434,7 @@ func TestWatchSignalsWhatSomebodyTookAway(t *testing.T) {
 	} {
 		start := time.Now()
 		a.Run("sh", "-c", hand)
-		if !next(5 * time.Second) {
+		if !next(soon) {
 			t.Fatalf("%s: no signal", hand)
 		}
 		t.Logf("%s: signalled after %v", hand, time.Since(start))
@@ -441,5 +444,32 @@ func TestWatchSignalsWhatSomebodyTookAway(t *testing.T) {
 	a.Run("nft", "delete table inet other")
 	if next(2 * quiet) {
 		t.Error("a table of others signals")
+	}
+}
+
+func TestWhatWentInBetweenIsRemoved(t *testing.T) {
+	t.Parallel()
+	m := netnstest.NewSwitch(t).Machine("a")
+	h := newLinuxHost(Options{StateDir: t.TempDir()})
+	ctx := t.Context()
+	m.Run("ip", "link", "add", "wg-sdwan-7", "type", "bridge")
+	for _, tt := range []struct {
+		name   string
+		remove func() error
+	}{
+		{"an address of an interface", func() error { return h.RemoveAddress(ctx, "wg-sdwan-7", overlay(1)) }},
+		{"an address with its interface", func() error { return h.RemoveAddress(ctx, "wg-sdwan-8", overlay(1)) }},
+		{"a route of an interface", func() error { return h.RemoveRoute(ctx, route{Prefix: testCIDR, Device: "wg-sdwan-7"}) }},
+		{"a route with its interface", func() error { return h.RemoveRoute(ctx, route{Prefix: testCIDR, Device: "wg-sdwan-8"}) }},
+		{"an unreachable route", func() error { return h.RemoveRoute(ctx, route{Prefix: testAccount}) }},
+		{"an interface", func() error { return h.RemoveDevice(ctx, "wg-sdwan-8") }},
+		{"a setting with its interface", func() error { return giveBack(settingAcceptRA("eth9"), "1").do(ctx, h) }},
+	} {
+		if err := m.Do(tt.remove); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+	if err := m.Do(func() error { return h.WriteSetting(ctx, settingAcceptRA("eth9"), "2") }); err == nil {
+		t.Error("a setting that is needed and can't be written is no fault")
 	}
 }

@@ -130,7 +130,7 @@ func (f file) bound() []byte {
 
 func read(path string) (file, error) {
 	var f file
-	opened, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	opened, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0) // a pipe is waited for by nobody
 	if err != nil {
 		return f, fmt.Errorf("read the key file: %w", err)
 	}

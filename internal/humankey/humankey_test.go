@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"powernode/internal/humankey"
 )
 
@@ -65,7 +67,12 @@ func TestChangedOrOpenFileIsRefused(t *testing.T) {
 		}
 		return p
 	}
+	pipe := filepath.Join(filepath.Dir(path), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, p := range []string{
+		pipe,
 		write("other person", bytes.Replace(raw, []byte("ada@"), []byte("eve@"), 1), 0o600),
 		write("open to others", raw, 0o640),
 		write("greedy", bytes.Replace(raw, []byte("65536"), []byte("99999999"), 1), 0o600),

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -57,6 +58,9 @@ func (p *Provider) Type() string { return Type }
 func (p *Provider) Capabilities() []provider.Capability {
 	return []provider.Capability{provider.CapabilityPower, provider.CapabilitySync}
 }
+
+// Architectures are this host's: its machines run on its processors.
+func (p *Provider) Architectures() []string { return []string{runtime.GOARCH} }
 
 // ConfigKeys are none: there is one host.
 func (p *Provider) ConfigKeys() []string { return nil }
@@ -319,6 +323,11 @@ func (p *Provider) change(ctx context.Context, id string, do func(installation, 
 func (p *Provider) boot(ctx context.Context, inst installation, rec record) error {
 	if rec.alive() {
 		return nil
+	}
+	if rec.Phase == phaseRunning { // it ended by itself, and nobody has taken away what it had of the host
+		if err := p.end(ctx, rec); err != nil {
+			return err
+		}
 	}
 	kept := filepath.Join(p.machineDir(rec.ID), enrollmentFile)
 	enrollment, err := os.ReadFile(kept)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -148,18 +149,21 @@ func (p *Provider) start(ctx context.Context, inst installation, rec record, enr
 	if err := cgroup.Make(hierarchies, inst.groupOf(rec)); err != nil {
 		return rec, err
 	}
-	first, err := fork(agent, rec.Kind == kindWorkstation, hierarchies, inst.groupOf(rec))
+	first, err := fork(agent, rec.Kind == kindWorkstation)
 	if err != nil {
 		return rec, err
 	}
-	p.born.add(first.pid)
 	defer first.close()
 	stop := context.AfterFunc(ctx, first.close)
 	defer stop()
 	if rec.Init, err = identify(first.pid); err != nil {
 		return rec, err
 	}
+	p.born.add(rec.Init)
 	if err := p.save(rec); err != nil {
+		return rec, err
+	}
+	if err := cgroup.Join(hierarchies, inst.groupOf(rec), first.pid); err != nil {
 		return rec, err
 	}
 	spec := boot.Spec{
@@ -176,25 +180,27 @@ func (p *Provider) start(ctx context.Context, inst installation, rec record, enr
 // children are the first processes that this process started. Nobody waits for them, since they outlive us; those that
 // another process ended are reaped at the next look.
 type children struct {
-	mu   sync.Mutex
-	pids map[int]bool
+	mu  sync.Mutex
+	all map[process]bool
 }
 
-func (c *children) add(pid int) {
+func (c *children) add(pr process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pids == nil {
-		c.pids = map[int]bool{}
+	if c.all == nil {
+		c.all = map[process]bool{}
 	}
-	c.pids[pid] = true
+	c.all[pr] = true
 }
 
+// reap takes the dead off the list. One that was reaped elsewhere may have left its number to another child of ours, which
+// somebody waits for.
 func (c *children) reap() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for pid := range c.pids {
-		if reaped, err := unix.Wait4(pid, nil, unix.WNOHANG, nil); err != nil || reaped == pid {
-			delete(c.pids, pid)
+	for pr := range c.all {
+		if !pr.alive() { // which reaps it
+			delete(c.all, pr)
 		}
 	}
 }
@@ -211,8 +217,8 @@ func (f firstProcess) close() {
 	_ = f.answers.Close()
 }
 
-// fork starts the first process inside the machine's control groups; it waits for orders.
-func fork(agent string, idle bool, hs []cgroup.Hierarchy, group string) (firstProcess, error) {
+// fork starts the first process, which waits for orders.
+func fork(agent string, idle bool) (firstProcess, error) {
 	ordersIn, orders, err := os.Pipe()
 	if err != nil {
 		return firstProcess{}, fmt.Errorf("make pipe: %w", err)
@@ -242,10 +248,6 @@ func fork(agent string, idle bool, hs []cgroup.Hierarchy, group string) (firstPr
 	}
 	f.pid = cmd.Process.Pid
 	_ = cmd.Process.Release() // it outlives this process; alive reaps it where it does not
-	if err := cgroup.Join(hs, group, f.pid); err != nil {
-		f.close()
-		return f, err
-	}
 	return f, nil
 }
 
@@ -330,7 +332,7 @@ func (p *Provider) keepEnrollment(rec record) error {
 	if err != nil {
 		return nil // used, or the machine is ending by itself
 	}
-	if err := os.WriteFile(filepath.Join(p.machineDir(rec.ID), enrollmentFile), text, 0o600); err != nil {
+	if err := writeFile(filepath.Join(p.machineDir(rec.ID), enrollmentFile), text); err != nil {
 		return fmt.Errorf("keep enrolment: %w", err)
 	}
 	return nil
@@ -402,10 +404,27 @@ func (p *Provider) removeFiles(id string) error {
 	return nil
 }
 
-// removeDir removes what is left, the lock with it; who waits for that lock notices.
+// removeDir removes what is left, the lock last; who waits for that lock notices. From then on the folder may be another's,
+// who makes it anew: it is removed only where it is empty.
 func (p *Provider) removeDir(id string) error {
-	if err := os.RemoveAll(p.machineDir(id)); err != nil {
+	dir := p.machineDir(id)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove folder of machine: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() == lockFile {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return fmt.Errorf("remove folder of machine: %w", err)
+		}
+	}
+	for _, path := range []string{filepath.Join(dir, lockFile), dir} {
+		err := os.Remove(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+			return fmt.Errorf("remove folder of machine: %w", err)
+		}
 	}
 	return nil
 }

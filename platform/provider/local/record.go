@@ -357,18 +357,22 @@ func readJSON(path string, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// writeJSON writes atomically: the old text or the new one, also after a power cut.
 func writeJSON(path string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
+	return writeFile(path, append(text, '\n'))
+}
+
+// writeFile writes atomically, with mode 0600: the old text or the new one, also after a power cut.
+func writeFile(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+strings.TrimSuffix(filepath.Base(path), ".json")+"-*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = f.Write(append(text, '\n'))
+	_, err = f.Write(text)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
 		return err

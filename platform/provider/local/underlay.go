@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"powernode/internal/rtnl"
 	"powernode/platform/provider/local/boot"
 )
 
@@ -37,14 +38,16 @@ func (i installation) collides() (bool, error) {
 // usedPrefixes are the host's addresses and routes of all tables but its default routes.
 func usedPrefixes() ([]netip.Prefix, error) {
 	var out []netip.Prefix
-	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addresses, err := rtnl.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, a := range addresses {
 		out = appendPrefix(out, a.IPNet)
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
+	routes, err := rtnl.List(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
@@ -76,7 +79,7 @@ func (i installation) bridgeStands() bool {
 	if err != nil || link.Attrs().Flags&net.FlagUp == 0 {
 		return false
 	}
-	addresses, err := netlink.AddrList(link, netlink.FAMILY_V6)
+	addresses, err := rtnl.List(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V6) })
 	if err != nil {
 		return false
 	}
@@ -167,9 +170,8 @@ func deleteLink(name string) error {
 	if err == nil {
 		err = netlink.LinkDel(link)
 	}
-	var missing netlink.LinkNotFoundError
-	if err == nil || errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
-		return nil
+	if err = rtnl.UnlessGone(err); err != nil {
+		return fmt.Errorf("remove link %s: %w", name, err)
 	}
-	return fmt.Errorf("remove link %s: %w", name, err)
+	return nil
 }
