@@ -63,7 +63,7 @@ func parseValue(dec *json.Decoder, path []string) (any, error) {
 	}
 	tok, err := dec.Token()
 	if err != nil {
-		return nil, fmt.Errorf("arguments are not valid JSON: %w", err)
+		return nil, notJSON(dec, err)
 	}
 	switch tok {
 	case json.Delim('{'):
@@ -77,13 +77,23 @@ func parseValue(dec *json.Decoder, path []string) (any, error) {
 			}
 			list = append(list, v)
 		}
-		_, err := dec.Token()
-		return list, err
+		if _, err := dec.Token(); err != nil {
+			return nil, notJSON(dec, err)
+		}
+		return list, nil
 	}
 	if number, ok := tok.(json.Number); ok && !measurable(number) {
 		return nil, fmt.Errorf("number %s is out of range", cut(string(number)))
 	}
 	return tok, nil
+}
+
+// notJSON says where reading ended, in no words of the decoder.
+func notJSON(dec *json.Decoder, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("arguments are not valid JSON: they break off")
+	}
+	return fmt.Errorf("arguments are not valid JSON after byte %d", dec.InputOffset())
 }
 
 // measurable says whether a number has a size that can be worked with: an exponent of a billion has not.
@@ -136,7 +146,7 @@ func parseObject(dec *json.Decoder, path []string) (*object, error) {
 	for dec.More() {
 		tok, err := dec.Token()
 		if err != nil {
-			return nil, fmt.Errorf("arguments are not valid JSON: %w", err)
+			return nil, notJSON(dec, err)
 		}
 		key, ok := tok.(string)
 		if !ok {
@@ -153,7 +163,7 @@ func parseObject(dec *json.Decoder, path []string) (*object, error) {
 		o.values[key] = v
 	}
 	if _, err := dec.Token(); err != nil {
-		return nil, fmt.Errorf("arguments are not valid JSON: %w", err)
+		return nil, notJSON(dec, err)
 	}
 	return o, nil
 }

@@ -528,6 +528,12 @@ func IsID(s string) bool { return uuidPattern.MatchString(s) }
 // IsDNSLabel says whether a text can name a host (RFC 1123).
 func IsDNSLabel(s string) bool { return labelPattern.MatchString(s) }
 
+// IsCIDR says whether a text is a network's prefix: an address in it (10.0.0.1/8) says something else than its length does.
+func IsCIDR(s string) bool {
+	p, err := netip.ParsePrefix(s)
+	return err == nil && p == p.Masked() && !p.Addr().Is4In6()
+}
+
 func formatFits(format, s string) bool {
 	switch format {
 	case "uuid":
@@ -538,8 +544,7 @@ func formatFits(format, s string) bool {
 		_, err := netip.ParseAddr(s)
 		return err == nil
 	case "cidr":
-		_, err := netip.ParsePrefix(s)
-		return err == nil
+		return IsCIDR(s)
 	}
 	return true
 }
@@ -553,7 +558,7 @@ func formatName(format string) string {
 	case "ip":
 		return "an IP address"
 	case "cidr":
-		return "a CIDR"
+		return "a CIDR without host bits"
 	}
 	return format
 }

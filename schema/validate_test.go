@@ -78,7 +78,7 @@ func TestViolationsAreNamed(t *testing.T) {
 		{"a format", `{"name": "A_1", "template_id": "7"}`,
 			`name must be a DNS label (lower-case letters, digits and hyphens, at most 63) (got "A_1"); template_id must be an id (got "7")`},
 		{"an address with a zone or a port is none", `{` + sound + `, "address": "10.0.0.1:80"}`, `address must be an IP address (got "10.0.0.1:80")`},
-		{"a range", `{` + sound + `, "prefix": "fd00::"}`, `prefix must be a CIDR (got "fd00::")`},
+		{"a range", `{` + sound + `, "prefix": "fd00::"}`, `prefix must be a CIDR without host bits (got "fd00::")`},
 		{"a length", `{` + sound + `, "code": "a"}`, `code must have 2 to 4 characters (got "a")`},
 		{"a pattern", `{` + sound + `, "code": "A1"}`, `code must match ^[a-z]+$ (got "A1")`},
 		{"too few and too many entries", `{` + sound + `, "tags": []}`, `tags must have at least 1 entries (got 0)`},

@@ -132,6 +132,21 @@ func parseVerb(raw []byte) (*Verb, error) {
 // Parameters are the names of the declared parameters, in the order of declaration.
 func (v *Verb) Parameters() []string { return v.input.names }
 
+// Subject is the kind of object that a parameter takes ids of, as parameters call it: empty where it takes none. One that is called
+// id takes that of what the verb is about.
+func (v *Verb) Subject(parameter string) string {
+	if parameter == "id" {
+		_, about, _ := strings.Cut(strings.TrimPrefix(v.Name, "system_"), "_")
+		return about
+	}
+	for _, suffix := range []string{"_id", "_ids"} {
+		if kind, of := strings.CutSuffix(parameter, suffix); of {
+			return kind
+		}
+	}
+	return ""
+}
+
 // InputShape and OutputShape describe the schemas to tests that hold Go types against them.
 func (v *Verb) InputShape() *Shape  { return v.input.shape() }
 func (v *Verb) OutputShape() *Shape { return v.output.shape() }
@@ -147,6 +162,7 @@ type Shape struct {
 	HasDefault bool
 	Nullable   bool // null clears (input), or null is absent (output)
 	Enum       []string
+	Format     string
 	Values     *Shape // of a free-form object whose values are declared; nil: anything
 }
 
@@ -212,6 +228,7 @@ type rawNode struct {
 	Description          string            `json:"description"`
 	NullClears           bool              `json:"x-null-clears"`
 	Refusal              string            `json:"x-refusal"`
+	Brief                bool              `json:"x-brief"` // MCP lists the object without its keys
 }
 
 func parseNode(raw json.RawMessage) (*node, error) {
@@ -309,7 +326,7 @@ func (n *node) shape() *Shape {
 		return nil
 	}
 	s := &Shape{Type: n.typ, Names: n.names, FreeForm: n.freeForm, Required: n.required, Items: n.items.shape(),
-		HasDefault: len(n.def) > 0, Nullable: n.nullClears || n.anyOfNull, Properties: map[string]*Shape{}, Enum: n.enum,
+		HasDefault: len(n.def) > 0, Nullable: n.nullClears || n.anyOfNull, Properties: map[string]*Shape{}, Enum: n.enum, Format: n.format,
 		Values: n.values.shape()}
 	for name, child := range n.properties {
 		s.Properties[name] = child.shape()
