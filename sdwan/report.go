@@ -9,6 +9,8 @@ import (
 // Report is what an agent says it is. Every section is optional; what is missing is not measured.
 type Report struct {
 	BootID         string            `json:"boot_id"`
+	MachineID      string            `json:"machine_id"`     // the operating system's; a copy of a machine has it too
+	KernelBootID   string            `json:"kernel_boot_id"` // of the running kernel, which a copy does not share
 	SentAt         time.Time         `json:"sent_at"`
 	AgentVersion   string            `json:"agent_version"`
 	Architecture   string            `json:"architecture"`

@@ -36,6 +36,9 @@ type ReportedFacts struct {
 	MemoryFreeKB  int64           `json:"memory_free_kb"`
 	MemoryTotalKB int64           `json:"memory_total_kb"`
 	Capabilities  json.RawMessage `json:"capabilities"` // null: not measured
+	MachineID     string          `json:"machine_id,omitempty"`
+	KernelBootID  string          `json:"kernel_boot_id,omitempty"`
+	HeardBy       string          `json:"heard_by,omitempty"` // kernel boot id of the platform's machine when the report came
 }
 
 const reportColumns = `instance_id, boot_id, agent_version, received_at, facts, subsystems, modules, host_routes, findings`

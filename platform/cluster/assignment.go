@@ -64,9 +64,6 @@ func (s *Service) settle(ctx context.Context, tx *store.Tx, instance store.Insta
 	if a == nil {
 		return s.unclaim(ctx, tx, instance)
 	}
-	if err := store.DeleteCleanup(ctx, tx, instance.AccountID, instance.ID); err != nil {
-		return err
-	}
 	if target := store.ClusterID(text(a.Config.V, "target_cluster_id")); target != "" {
 		return s.claim(ctx, tx, instance, target)
 	}

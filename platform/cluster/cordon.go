@@ -82,13 +82,17 @@ func (s *Service) Drain(ctx context.Context, tx *store.Tx, n store.ClusterNode, 
 	return s.askServer(ctx, tx, n, store.Object{"node": n.Name, "mode": modeDrain, "timeout_seconds": timeoutSeconds})
 }
 
-// CheckDrain refuses to drain a member whose cluster has no server that could.
+// CheckDrain refuses to drain a member whose cluster has no server that could, and a server that a floor keeps: a drained one is
+// to be free to go.
 func (s *Service) CheckDrain(ctx context.Context, v *store.View, acct store.AccountID, id store.InstanceID) error {
 	n, err := store.ClusterNodeByInstance(ctx, v, acct, id)
 	if errors.Is(err, store.ErrNoRow) {
 		return nil
 	}
 	if err != nil {
+		return err
+	}
+	if err := s.RemovalForbidden(ctx, v, acct, id); err != nil {
 		return err
 	}
 	by, err := readyServer(ctx, v, n)

@@ -157,31 +157,33 @@ func (s *Service) release(ctx context.Context, tx *store.Tx, c store.Cluster, n 
 		State: cleanupRequested, RequestedAt: store.At(tx.Now())})
 }
 
-// cleaned notes that an instance's agent has removed K3s, and tells when it was the last of its cluster.
+// cleaned notes that an instance's agent has removed K3s.
 func (s *Service) cleaned(ctx context.Context, tx *store.Tx, instance store.Instance) error {
-	c, err := store.CleanupByInstance(ctx, &tx.View, instance.AccountID, instance.ID)
-	if errors.Is(err, store.ErrNoRow) || (err == nil && c.State != cleanupRequested) {
-		return nil
-	}
-	if err != nil {
+	c, err := cleaning(ctx, &tx.View, instance)
+	if err != nil || c == nil {
 		return err
 	}
+	return s.endCleanup(ctx, tx, *c)
+}
+
+// endCleanup notes that a host carries no K3s of its cluster any more, and tells when it was the last of them.
+func (s *Service) endCleanup(ctx context.Context, tx *store.Tx, c store.Cleanup) error {
 	now := store.At(tx.Now())
 	c.State, c.CleanedAt = cleanupDone, &now
 	if err := store.PutCleanup(ctx, tx, c); err != nil {
 		return err
 	}
-	tx.TouchInstance(instance.ID)
-	_, err = tx.Audit(ctx, store.AuditEntry{AccountID: c.AccountID, Action: "cleaned", ResourceType: "System::NodeInstance", ResourceID: string(instance.ID),
+	tx.TouchInstance(c.InstanceID)
+	_, err := tx.Audit(ctx, store.AuditEntry{AccountID: c.AccountID, Action: "cleaned", ResourceType: "System::NodeInstance", ResourceID: string(c.InstanceID),
 		New: store.Object{"cluster_id": c.ClusterID}})
 	if err != nil {
 		return err
 	}
-	state, err := s.CleanupOf(ctx, &tx.View, instance.AccountID, c.ClusterID)
+	state, err := s.CleanupOf(ctx, &tx.View, c.AccountID, c.ClusterID)
 	if err != nil || state.State != cleanupDone {
 		return err
 	}
-	return tellCleaned(ctx, tx, instance.AccountID, c.ClusterID)
+	return tellCleaned(ctx, tx, c.AccountID, c.ClusterID)
 }
 
 const stuckKind = "system.k3s_cleanup_stuck"
@@ -207,11 +209,12 @@ func (s *Service) tickCleanups(ctx context.Context, tx *store.Tx, acct store.Acc
 	}
 	for _, c := range pending {
 		i, err := store.InstanceByID(ctx, &tx.View, acct, c.InstanceID)
-		if err != nil {
+		gone := errors.Is(err, store.ErrNoRow) // deleted with its node
+		if err != nil && !gone {
 			return err
 		}
-		if !i.Live() {
-			if err := s.cleaned(ctx, tx, i); err != nil {
+		if gone || !i.Live() {
+			if err := s.endCleanup(ctx, tx, c); err != nil {
 				return err
 			}
 			continue

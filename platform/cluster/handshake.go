@@ -75,6 +75,9 @@ func (s *Service) JoinRequest(ctx context.Context, tx *store.Tx, instance store.
 	if err := s.joinUnblocked(ctx, tx, instance); err != nil {
 		return Material{}, nil, err
 	}
+	if c, err := cleaning(ctx, &tx.View, instance); err != nil || c != nil {
+		return Material{}, &Refusal{Wait: true, Reason: ReasonCleaning, Message: "the machine has still to remove the K3s of a cluster that was decommissioned"}, err
+	}
 	if role == RoleServer {
 		return s.serverMaterial(ctx, tx, instance, *a, r)
 	}

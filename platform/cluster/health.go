@@ -24,10 +24,7 @@ const (
 func (s *Service) Ingest(ctx context.Context, tx *store.Tx, instance store.Instance, r sdwan.Report) error {
 	member, err := store.ClusterNodeByInstance(ctx, &tx.View, instance.AccountID, instance.ID)
 	if errors.Is(err, store.ErrNoRow) {
-		if r.K3s != nil && !r.K3s.Installed {
-			return s.cleaned(ctx, tx, instance)
-		}
-		return nil
+		return nil // that its host is clean is told by a phase of its own: a report may be older than what it is asked for
 	}
 	if err != nil {
 		return err
@@ -36,11 +33,15 @@ func (s *Service) Ingest(ctx context.Context, tx *store.Tx, instance store.Insta
 	if err != nil {
 		return err
 	}
-	if err := s.keepOwn(ctx, tx, member, r.K3s); err != nil {
+	k := r.K3s
+	if k != nil && k.ClusterID != "" && k.ClusterID != string(c.ID) {
+		k = nil // of the cluster that it was in before: nothing is said of this one
+	}
+	if err := s.keepOwn(ctx, tx, member, k); err != nil {
 		return err
 	}
-	if member.Role == RoleServer && r.K3s != nil {
-		if err := s.keepCluster(ctx, tx, instance, c, *r.K3s); err != nil {
+	if member.Role == RoleServer && k != nil {
+		if err := s.keepCluster(ctx, tx, instance, c, *k); err != nil {
 			return err
 		}
 	}
@@ -112,15 +113,18 @@ func (s *Service) keepCluster(ctx context.Context, tx *store.Tx, instance store.
 	if err != nil {
 		return err
 	}
+	told := map[string]sdwan.K3sNodeReport{}
 	for _, reported := range k.Nodes {
 		h.Detail.V.Nodes[reported.Name] = reported.Ready
-		for _, m := range members {
-			if m.Name != reported.Name {
-				continue
-			}
-			if err := keepNode(ctx, tx, m, reported); err != nil {
-				return err
-			}
+		told[reported.Name] = reported
+	}
+	for _, m := range members {
+		reported, there := told[m.Name]
+		if !there && (k.Nodes == nil || m.JoinedAt == nil) {
+			continue // not measured, or not there yet
+		}
+		if err := keepNode(ctx, tx, m, reported); err != nil { // one whose Node was deleted is not ready
+			return err
 		}
 	}
 	return store.PutClusterHealth(ctx, tx, h)
@@ -162,13 +166,13 @@ func (s *Service) evaluate(ctx context.Context, tx *store.Tx, c store.Cluster) e
 	if err != nil {
 		return err
 	}
-	m := measured{now: tx.Now()}
+	m := measured{now: tx.Now(), from: s.listening.since(tx.Now())}
 	for i := range members {
 		h, err := healthOf(ctx, &tx.View, members[i].ID)
 		if err != nil {
 			return err
 		}
-		next := nodeStatus(members[i], h, tx.Now())
+		next := nodeStatus(members[i], h, m.now, m.from)
 		if next != members[i].Status {
 			if err := s.setNodeStatus(ctx, tx, c, &members[i], next); err != nil {
 				return err
@@ -188,8 +192,17 @@ func (s *Service) evaluate(ctx context.Context, tx *store.Tx, c store.Cluster) e
 	return s.changeStatus(ctx, tx, c, next, m)
 }
 
-// nodeStatus is the table of a member's states.
-func nodeStatus(n store.ClusterNode, h nodeHealth, now time.Time) string {
+// heard is how long something has been so while the platform listened, which it does from an instant on.
+func heard(now, from time.Time, since store.Time) time.Duration {
+	if since.Before(from) {
+		return now.Sub(from)
+	}
+	return now.Sub(since.Time)
+}
+
+// nodeStatus is the table of a member's states. The platform has listened from an instant on: nothing gets worse by what
+// nobody could tell it before.
+func nodeStatus(n store.ClusterNode, h nodeHealth, now, from time.Time) string {
 	silent := !h.ReportedAt.IsZero() && now.Sub(h.ReportedAt.Time) > silentAfter
 	ready := h.NodeReady != nil && *h.NodeReady
 	switch n.Status {
@@ -197,14 +210,14 @@ func nodeStatus(n store.ClusterNode, h nodeHealth, now time.Time) string {
 		if n.JoinedAt != nil && ready {
 			return NodeActive
 		}
-		if now.Sub(n.StatusSince.Time) > joinLimit {
+		if heard(now, from, n.StatusSince) > joinLimit {
 			return NodeError
 		}
 	case NodeActive, NodeNotReady:
-		if silent {
+		if silent && heard(now, from, h.ReportedAt) > silentAfter {
 			return NodeDisconnected
 		}
-		if h.NotReadySince != nil && now.Sub(h.NotReadySince.Time) >= notReadyAfter {
+		if h.NotReadySince != nil && heard(now, from, *h.NotReadySince) >= notReadyAfter {
 			return NodeNotReady
 		}
 		if ready {
@@ -220,7 +233,7 @@ func nodeStatus(n store.ClusterNode, h nodeHealth, now time.Time) string {
 
 // measured is what a cluster's status rests on.
 type measured struct {
-	now                    time.Time
+	now, from              time.Time // from: since when the platform has listened
 	servers, serversActive int
 	serversReporting       int
 	agents, agentsActive   int
@@ -253,8 +266,13 @@ func (m *measured) add(n store.ClusterNode, h nodeHealth) {
 	}
 }
 
+// fresh says whether a server's agent has told of the cluster lately.
+func (m *measured) fresh() bool {
+	return m.clusterMeasured && m.now.Sub(m.cluster.MeasuredAt.Time) <= silentAfter
+}
+
 func (m *measured) vipReady() bool {
-	return m.clusterMeasured && m.cluster.VIPReady != nil && *m.cluster.VIPReady && m.now.Sub(m.cluster.MeasuredAt.Time) <= silentAfter
+	return m.fresh() && m.cluster.VIPReady != nil && *m.cluster.VIPReady
 }
 
 // reasons names what is not as it should be.
@@ -280,21 +298,23 @@ func (m *measured) reasons() []string {
 
 // clusterStatus is the table of a cluster's states.
 func clusterStatus(c store.Cluster, m measured) string {
-	since := m.now.Sub(c.StatusSince.Time)
 	impaired := m.serversActive < m.servers || m.etcdUnhealthy || (m.agents > 0 && (m.agents-m.agentsActive)*3 >= m.agents)
 	switch c.Status {
 	case StatusBootstrapping:
 		if m.firstReady && m.vipReady() && c.Kubeconfig != nil {
 			return StatusActive
 		}
-		if since > bootstrapLimit {
+		if heard(m.now, m.from, c.StatusSince) > bootstrapLimit {
 			return StatusError
 		}
 	case StatusActive, StatusDegraded:
+		if m.clusterMeasured && !m.fresh() && heard(m.now, m.from, m.cluster.MeasuredAt) <= silentAfter {
+			return c.Status // the platform has just begun to listen: nobody could have told it
+		}
 		if m.serversReporting == 0 {
 			return StatusDisconnected
 		}
-		if down := m.cluster.Detail.V.VIPDownSince; m.clusterMeasured && down != nil && m.now.Sub(down.Time) > apiDownAfter {
+		if down := m.cluster.Detail.V.VIPDownSince; m.clusterMeasured && down != nil && heard(m.now, m.from, *down) > apiDownAfter {
 			return StatusError
 		}
 		if impaired || !m.vipReady() {

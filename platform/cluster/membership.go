@@ -255,6 +255,9 @@ func (s *Service) waitingByAssignment(ctx context.Context, v *store.View, c stor
 // onItsWay says why an instance that has its cluster is no member yet; "" for the cluster's own first server, which is
 // only on its way.
 func (s *Service) onItsWay(ctx context.Context, v *store.View, c store.Cluster, i store.Instance, role string) (string, error) {
+	if left, err := cleaning(ctx, v, i); err != nil || left != nil {
+		return ReasonCleaning, err
+	}
 	category, first := categoryJoin, role == RoleServer && c.BootstrapInstanceID == i.ID
 	if first {
 		category = categoryBootstrap

@@ -37,24 +37,31 @@ func (s *Service) Section(ctx context.Context, v *store.View, instance store.Ins
 	return section, s.absent(ctx, v, instance, &section)
 }
 
-// absent asks for the clean-up of a role that the instance has no more.
+// absent asks for the clean-up of a host whose membership ended. It comes before what the host is to be next: an agent
+// leaves the K3s of another cluster alone.
 func (s *Service) absent(ctx context.Context, v *store.View, instance store.Instance, section *sdwan.K3s) error {
-	c, err := store.CleanupByInstance(ctx, v, instance.AccountID, instance.ID)
-	if errors.Is(err, store.ErrNoRow) || (err == nil && c.State != cleanupRequested) {
-		return nil
-	}
-	if err != nil {
+	c, err := cleaning(ctx, v, instance)
+	if err != nil || c == nil {
 		return err
 	}
-	switch {
-	case c.Role == RoleServer && section.Server == nil:
+	switch c.Role {
+	case RoleServer:
 		section.Server = &sdwan.K3sServer{State: "absent", Runtime: "k3s_server", ClusterID: string(c.ClusterID),
 			Bootstrap: sdwan.BootstrapConfig{TLSSAN: []string{}, NodeLabels: []string{}, NodeTaints: []string{}}}
-	case c.Role == RoleAgent && section.Agent == nil:
+	case RoleAgent:
 		section.Agent = &sdwan.K3sAgent{State: "absent", Runtime: "k3s_agent", TargetClusterID: string(c.ClusterID),
 			Agent: sdwan.AgentConfig{NodeLabels: []string{}, NodeTaints: []string{}}}
 	}
 	return nil
+}
+
+// cleaning is the clean-up that an instance's host has still to do, or nil.
+func cleaning(ctx context.Context, v *store.View, instance store.Instance) (*store.Cleanup, error) {
+	c, err := store.CleanupByInstance(ctx, v, instance.AccountID, instance.ID)
+	if errors.Is(err, store.ErrNoRow) || (err == nil && c.State != cleanupRequested) {
+		return nil, nil
+	}
+	return &c, err
 }
 
 func (s *Service) serverConfig(ctx context.Context, v *store.View, instance store.Instance, a store.Assignment) (*sdwan.K3sServer, error) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
+	"time"
 
 	"powernode/platform/network"
 	"powernode/schema"
@@ -18,6 +20,24 @@ type Service struct {
 	Sealer  *store.Sealer
 	// MayJoin says whether the account's policies let an agent's join proceed, by its action category; nil: they do.
 	MayJoin func(ctx context.Context, v *store.View, acct store.AccountID, category string, id store.ClusterID, network store.NetworkID) (bool, error)
+
+	listening listening
+}
+
+// listening knows since when this process hears agents: silence from before is its own, and nobody's fault.
+type listening struct {
+	mu   sync.Mutex
+	from time.Time
+}
+
+// since answers the first instant that it was asked at. A clock that was set back begins anew.
+func (l *listening) since(now time.Time) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.from.IsZero() || now.Before(l.from) {
+		l.from = now
+	}
+	return l.from
 }
 
 // Action categories of the agents' handshake (contract 13).

@@ -26,26 +26,35 @@ func TestNodeStatusFollowsItsTable(t *testing.T) {
 		node store.ClusterNode
 		h    store.ClusterNodeHealth
 		want string
+		from time.Time // since when the platform listens
 	}{
-		{"a join that is not ready stays one", store.ClusterNode{Status: NodeJoining, StatusSince: ago(time.Minute)}, store.ClusterNodeHealth{}, NodeJoining},
+		{"a join that is not ready stays one", store.ClusterNode{Status: NodeJoining, StatusSince: ago(time.Minute)}, store.ClusterNodeHealth{}, NodeJoining, time.Time{}},
 		{"Ready without the phase ready is not yet a member at work", store.ClusterNode{Status: NodeJoining, StatusSince: ago(0)},
-			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: yes()}, NodeJoining},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: yes()}, NodeJoining, time.Time{}},
 		{"both make it active", store.ClusterNode{Status: NodeJoining, StatusSince: ago(0), JoinedAt: since(0)},
-			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: yes()}, NodeActive},
-		{"ten minutes are too long", store.ClusterNode{Status: NodeJoining, StatusSince: ago(11 * time.Minute)}, store.ClusterNodeHealth{}, NodeError},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: yes()}, NodeActive, time.Time{}},
+		{"ten minutes are too long", store.ClusterNode{Status: NodeJoining, StatusSince: ago(11 * time.Minute)}, store.ClusterNodeHealth{}, NodeError, time.Time{}},
 		{"a moment of not ready is none", store.ClusterNode{Status: NodeActive},
-			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: no(), NotReadySince: since(39 * time.Second)}, NodeActive},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: no(), NotReadySince: since(39 * time.Second)}, NodeActive, time.Time{}},
 		{"forty seconds are", store.ClusterNode{Status: NodeActive},
-			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: no(), NotReadySince: since(40 * time.Second)}, NodeNotReady},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: no(), NotReadySince: since(40 * time.Second)}, NodeNotReady, time.Time{}},
 		{"silence is disconnected, whatever was measured last", store.ClusterNode{Status: NodeActive},
-			store.ClusterNodeHealth{ReportedAt: ago(4 * time.Minute), NodeReady: yes()}, NodeDisconnected},
+			store.ClusterNodeHealth{ReportedAt: ago(4 * time.Minute), NodeReady: yes()}, NodeDisconnected, time.Time{}},
 		{"and back", store.ClusterNode{Status: NodeDisconnected, JoinedAt: since(time.Hour)},
-			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: yes()}, NodeActive},
-		{"what was never measured is not silent", store.ClusterNode{Status: NodeActive}, store.ClusterNodeHealth{}, NodeActive},
+			store.ClusterNodeHealth{ReportedAt: ago(0), NodeReady: yes()}, NodeActive, time.Time{}},
+		{"what was never measured is not silent", store.ClusterNode{Status: NodeActive}, store.ClusterNodeHealth{}, NodeActive, time.Time{}},
+		{"silence from before the platform listened is its own", store.ClusterNode{Status: NodeActive},
+			store.ClusterNodeHealth{ReportedAt: ago(time.Hour), NodeReady: yes()}, NodeActive, noon.Add(-time.Minute)},
+		{"and counts from there", store.ClusterNode{Status: NodeActive},
+			store.ClusterNodeHealth{ReportedAt: ago(time.Hour), NodeReady: yes()}, NodeDisconnected, noon.Add(-4 * time.Minute)},
+		{"who was lost is not back by that", store.ClusterNode{Status: NodeDisconnected, JoinedAt: since(time.Hour)},
+			store.ClusterNodeHealth{ReportedAt: ago(time.Hour), NodeReady: yes()}, NodeDisconnected, noon.Add(-time.Minute)},
+		{"a join is not too long while nobody listened", store.ClusterNode{Status: NodeJoining, StatusSince: ago(time.Hour)}, store.ClusterNodeHealth{},
+			NodeJoining, noon.Add(-time.Minute)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := nodeStatus(tt.node, nodeHealth{tt.h}, noon); got != tt.want {
+			if got := nodeStatus(tt.node, nodeHealth{tt.h}, noon, tt.from); got != tt.want {
 				t.Errorf("status %s, want %s", got, tt.want)
 			}
 		})
@@ -82,6 +91,24 @@ func TestClusterStatusFollowsItsTable(t *testing.T) {
 			with(func(m *measured) { m.cluster.VIPReady, m.cluster.Detail.V.VIPDownSince = no(), since(6*time.Minute) }), StatusError},
 		{"a cluster that is degraded for long is not in error the moment its API dies", store.Cluster{Status: StatusDegraded, StatusSince: ago(time.Hour), Kubeconfig: []byte{1}},
 			with(func(m *measured) { m.cluster.VIPReady, m.cluster.Detail.V.VIPDownSince = no(), since(time.Second) }), StatusDegraded},
+		{"silence from before the platform listened is its own", store.Cluster{Status: StatusActive, StatusSince: ago(0), Kubeconfig: []byte{1}},
+			with(func(m *measured) {
+				m.serversReporting, m.from, m.cluster.MeasuredAt = 0, noon.Add(-time.Minute), ago(time.Hour)
+			}), StatusActive},
+		{"and counts from there", store.Cluster{Status: StatusActive, StatusSince: ago(0), Kubeconfig: []byte{1}},
+			with(func(m *measured) {
+				m.serversReporting, m.from, m.cluster.MeasuredAt = 0, noon.Add(-4*time.Minute), ago(time.Hour)
+			}), StatusDisconnected},
+		{"a cluster that was lost is not back by that", store.Cluster{Status: StatusDisconnected, StatusSince: ago(time.Hour), Kubeconfig: []byte{1}},
+			with(func(m *measured) {
+				m.serversReporting, m.from, m.cluster.MeasuredAt = 0, noon.Add(-time.Minute), ago(time.Hour)
+			}), StatusDisconnected},
+		{"a bootstrap is not too long while nobody listened", store.Cluster{Status: StatusBootstrapping, StatusSince: ago(time.Hour)},
+			measured{now: noon, from: noon.Add(-time.Minute)}, StatusBootstrapping},
+		{"nor is an API down for that time", store.Cluster{Status: StatusDegraded, StatusSince: ago(time.Hour), Kubeconfig: []byte{1}},
+			with(func(m *measured) {
+				m.from, m.cluster.VIPReady, m.cluster.Detail.V.VIPDownSince = noon.Add(-time.Minute), no(), since(time.Hour)
+			}), StatusDegraded},
 		{"and back", store.Cluster{Status: StatusError, StatusSince: ago(time.Hour), Kubeconfig: []byte{1}}, healthy, StatusActive},
 		{"a failed bootstrap has nothing to come back to", store.Cluster{Status: StatusError, StatusSince: ago(time.Hour)}, measured{now: noon}, StatusError},
 	} {

@@ -24,6 +24,7 @@ const (
 	ReasonTargetMismatch  = "target_mismatch"
 	ReasonNotAvailableYet = "not_available_yet"
 	ReasonApproval        = "approval_pending"
+	ReasonCleaning        = "cleaning" // the machine has still to remove the K3s of a cluster that ended
 )
 
 // Target is what an assignment's target comes to, as lists show it.

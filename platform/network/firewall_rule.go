@@ -57,10 +57,11 @@ func selector(pointer string, in *SelectorInput) (*store.Selector, error) {
 	if in.CIDR != nil {
 		given++
 		p, err := netip.ParsePrefix(*in.CIDR)
-		if err != nil || p.Addr().Is4In6() {
-			return nil, schema.InvalidArgument(pointer+"/cidr", *in.CIDR, "%s.cidr must be a CIDR (got %q)", strings.TrimPrefix(pointer, "/"), *in.CIDR)
+		if err != nil || !schema.IsCIDR(*in.CIDR) {
+			return nil, schema.InvalidArgument(pointer+"/cidr", *in.CIDR, "%s.cidr must be a CIDR without host bits (got %q)",
+				strings.TrimPrefix(pointer, "/"), *in.CIDR)
 		}
-		out.CIDR = p.Masked().String()
+		out.CIDR = p.String()
 	}
 	if in.All != nil && *in.All {
 		given++

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"powernode/platform/signal"
 	"powernode/schema"
@@ -262,12 +263,27 @@ func (in *ingest) tunnels(ctx context.Context, r sdwan.Report) error {
 		}
 		row := store.Tunnel{NetworkID: p.NetworkID, RemotePeerID: t.RemotePeerID, RXBytes: t.RXBytes, TXBytes: t.TXBytes, Endpoint: t.Endpoint}
 		if !t.LastHandshakeAt.IsZero() {
-			at := store.At(t.LastHandshakeAt)
+			at := store.At(byOurClock(t.LastHandshakeAt, r.SentAt, in.tx.Now()))
 			row.LastHandshakeAt = &at
 		}
 		tunnels = append(tunnels, row)
 	}
 	return store.ReplaceTunnels(ctx, in.tx, in.instance.ID, tunnels)
+}
+
+// clockTolerance is how far a machine's clock may be from ours for its word to be taken as it is.
+const clockTolerance = 5 * time.Second
+
+// byOurClock is an instant of a machine's clock by ours, so that a clock that is wrong makes no peer live or dead: sent is
+// when the report left, by the machine's clock; zero is not said. Nothing has happened after now.
+func byOurClock(at, sent, now time.Time) time.Time {
+	if ahead := sent.Sub(now); !sent.IsZero() && ahead.Abs() > clockTolerance {
+		at = at.Add(-ahead)
+	}
+	if at.After(now) {
+		return now
+	}
+	return at
 }
 
 // probes takes answers, and wakes who waits for them. What was not asked, or is answered already, is left.

@@ -81,9 +81,12 @@ func lookSilent(ctx context.Context, v *store.View, in Input) ([]Observation, er
 			if a.ReceivedAt != nil {
 				last = *a.ReceivedAt
 			}
-			severity, silent := rising(v.Now().Sub(last.Time), step[time.Duration]{threshold, signal.Medium},
+			severity, silent := rising(in.unheard(v.Now(), last.Time), step[time.Duration]{threshold, signal.Medium},
 				step[time.Duration]{in.Values.duration("critical_seconds"), signal.Critical})
 			o.State, o.Severity = wrongIf(silent), severity
+			if !silent && v.Now().Sub(last.Time) >= threshold {
+				o.State = NotMeasured // the platform itself was away
+			}
 		case store.InstanceStopped, store.InstanceStopping:
 			o.State = Well // nothing is expected of it
 		}

@@ -56,6 +56,7 @@ type Input struct {
 
 	only  map[string]bool // subjects to look at; nil: all
 	marks *round
+	from  time.Time // since when the platform listens
 }
 
 // Key names a condition by its opening kind and subject.
@@ -69,6 +70,14 @@ func (in Input) Wants(subject string) bool { return in.only == nil || in.only[su
 func (in Input) lasted(now time.Time, key string, since time.Time) time.Duration {
 	if seen := in.marks.since(key, now); seen.Before(since) {
 		since = seen
+	}
+	return in.unheard(now, since)
+}
+
+// unheard is how long something has lasted since an instant, as far as the platform has listened.
+func (in Input) unheard(now, since time.Time) time.Duration {
+	if since.Before(in.from) {
+		since = in.from
 	}
 	return now.Sub(since)
 }

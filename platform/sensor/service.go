@@ -35,6 +35,7 @@ type Service struct {
 	marks   marks
 
 	mu     sync.Mutex
+	from   time.Time // of the first look: since when this process hears agents
 	looked map[lookKey]looked
 	last   map[string]measured // by account and fingerprint
 	carry  map[store.AccountID]map[store.InstanceID]carried
@@ -159,8 +160,20 @@ func (s *Service) look(ctx context.Context, acct store.AccountID, c Config) erro
 	return s.DB.Update(ctx, func(tx *store.Tx) error { return s.write(ctx, tx, acct, c, found) })
 }
 
+// listening is since when the service looks: what nobody could tell it before is nobody's silence. A clock that was set back
+// begins anew.
+func (s *Service) listening(now time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.from.IsZero() || now.Before(s.from) {
+		s.from = now
+	}
+	return s.from
+}
+
 func (s *Service) input(ctx context.Context, v *store.View, acct store.AccountID, c Config) (Input, error) {
-	in := Input{Account: acct, Values: c.Values, Open: map[Key]store.Condition{}, marks: s.marks.round(string(acct) + "/" + c.Sensor.Name)}
+	in := Input{Account: acct, Values: c.Values, Open: map[Key]store.Condition{}, from: s.listening(v.Now()),
+		marks: s.marks.round(string(acct) + "/" + c.Sensor.Name)}
 	open, err := store.Conditions(ctx, v, acct)
 	if err != nil {
 		return in, fmt.Errorf("read open conditions: %w", err)

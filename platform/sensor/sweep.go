@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"powernode/platform/network"
 	"powernode/store"
 )
 
@@ -25,6 +26,8 @@ var subjects = map[string]func(ctx context.Context, v *store.View, acct store.Ac
 	"system.k3s_join_blocked":                   liveInstance,
 	"system.k3s_ambiguous_cluster_join_refused": liveInstance,
 	"system.host_finding":                       peerIsThere,
+	"system.sdwan_isolation_leak":               networksAreThere,
+	"system.sdwan_address_overlap":              reporterIsMember,
 }
 
 // liveInstance is for subjects that begin with the id of an instance.
@@ -49,7 +52,38 @@ func peerIsThere(ctx context.Context, v *store.View, acct store.AccountID, subje
 	return true, err
 }
 
-// sweep closes what is open about instances and peers that have ended.
+// networksAreThere is for the ids of two networks: nothing leaks from or to one that has ended.
+func networksAreThere(ctx context.Context, v *store.View, acct store.AccountID, subject string) (bool, error) {
+	from, to, _ := strings.Cut(subject, ":")
+	for _, id := range []string{from, to} {
+		n, err := store.NetworkByID(ctx, v, acct, store.NetworkID(id))
+		if errors.Is(err, store.ErrNoRow) || (err == nil && n.Status == network.StatusArchived) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// reporterIsMember is for a range of pods that two machines report: the claim ends with the membership of the later one.
+func reporterIsMember(ctx context.Context, v *store.View, acct store.AccountID, subject string) (bool, error) {
+	last, err := store.LastSignalOf(ctx, v, acct, Fingerprint("system.sdwan_address_overlap", subject))
+	if errors.Is(err, store.ErrNoRow) {
+		return true, nil // nobody knows who
+	}
+	if err != nil {
+		return false, err
+	}
+	_, err = store.ClusterNodeByInstance(ctx, v, acct, last.NodeInstanceID)
+	if errors.Is(err, store.ErrNoRow) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// sweep closes what is open about instances, peers and networks that have ended.
 func (s *Service) sweep(ctx context.Context, acct store.AccountID) error {
 	var gone []change
 	err := s.DB.View(ctx, func(v *store.View) error {

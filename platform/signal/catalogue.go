@@ -33,6 +33,8 @@ var Catalogue = map[string]Kind{
 	"system.instance.held":                               {Severity: "low", Family: "hold", Closes: "system.instance.released"},
 	"system.instance.released":                           {Severity: "low", Family: "hold", Closes: ""},
 	"system.instance.uncordoned":                         {Severity: "low", Family: "cordon", Closes: ""},
+	"system.instance_cleaned":                            {Severity: "low", Family: "instance_cleanup", Closes: ""},
+	"system.instance_cleanup_pending":                    {Severity: "medium", Family: "instance_cleanup", Closes: "system.instance_cleaned"},
 	"system.instance_enrolled":                           {Severity: "low", Family: "", Closes: ""},
 	"system.instance_provision_failed":                   {Severity: "high", Family: "", Closes: ""},
 	"system.instance_provisioned":                        {Severity: "low", Family: "", Closes: ""},
