@@ -47,6 +47,7 @@ type Agent struct {
 	tasks   *tasks
 	changed chan struct{} // a report is due; room for one
 	current atomic.Pointer[sdwan.Document]
+	kept    version       // of the document on disk; restore's, then poll's alone
 	gone    chan struct{} // closed once: the machine is clean, and the platform knows
 	leaving sync.Once
 
@@ -97,8 +98,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	boot, started, err := bootID(o.RunDir)
-	if err != nil {
-		return err
+	if err != nil { // the data plane doesn't need it
+		o.Log.Error().Err(err).Msg("the boot id is not kept: the agent's next start will look like one of the machine")
 	}
 	a := &Agent{o: o, state: s, conn: &Connection{bootID: boot}, bootID: boot, started: started, changed: make(chan struct{}, 1), gone: make(chan struct{})}
 	a.tasks = newTasks(a.wakeReport)
@@ -159,6 +160,7 @@ func (a *Agent) restore(id *identity) {
 	if doc == nil || (id != nil && doc.Instance.ID != id.InstanceID) {
 		return
 	}
+	a.kept = versionOf(doc)
 	a.o.Log.Info().Int64("revision", doc.Revision).Msg("applying the last document")
 	a.dispatch(doc)
 }
@@ -244,6 +246,12 @@ func (a *Agent) ensureIdentity(ctx context.Context, id *identity) bool {
 // identify keeps a valid identity and takes the enrolment file otherwise: also for another instance, and when the
 // certificate has ended. The file goes in any case, for it is a secret.
 func (a *Agent) identify(ctx context.Context, id *identity) (*identity, error) {
+	if id == nil { // it could not be read before
+		var err error
+		if id, err = a.state.readIdentity(); err != nil && a.o.Enrollment == "" {
+			return nil, err
+		}
+	}
 	if a.o.Enrollment == "" {
 		if id == nil {
 			return nil, ErrNotEnrolled

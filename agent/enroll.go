@@ -16,9 +16,9 @@ import (
 	"powernode/nodeapi"
 )
 
-// enrolling is kept while an enrolment runs: a repeat after a lost answer sends the same CSR, which gets the same
-// certificate.
-type enrolling struct {
+// pendingRequest is kept while an enrolment or a renewal runs: a repeat after a lost answer, or one that could not be kept,
+// sends the same CSR, which gets the same certificate.
+type pendingRequest struct {
 	InstanceID string `json:"instance_id"`
 	KeyPEM     string `json:"key_pem"`
 	CSRPEM     string `json:"csr_pem"`
@@ -44,7 +44,7 @@ func makeCSR(instanceID string) (keyPEM, csrPEM string, err error) {
 
 // enroll trades the token for a certificate and keeps the identity. It is repeatable until it has succeeded.
 func (s *state) enroll(ctx context.Context, e nodeapi.Enrollment, version string) (*identity, error) {
-	pending, err := s.pendingEnrollment(e.InstanceID)
+	pending, err := s.pending(enrollingFile, e.InstanceID, "")
 	if err != nil {
 		return nil, err
 	}
@@ -74,35 +74,41 @@ func (s *state) enroll(ctx context.Context, e nodeapi.Enrollment, version string
 	return id, s.remove(enrollingFile)
 }
 
-func (s *state) pendingEnrollment(instanceID string) (*enrolling, error) {
-	var p enrolling
-	found, err := s.readJSON(enrollingFile, &p)
-	if err == nil && found && p.InstanceID == instanceID {
+// pending is the request that a file keeps, or a new one, which is on disk before anybody sees it. One that is unreadable,
+// another instance's, or of the key that is in use, is done with: nothing rests on it.
+func (s *state) pending(file, instanceID, inUse string) (*pendingRequest, error) {
+	var p pendingRequest
+	found, err := s.readJSON(file, &p)
+	if err == nil && found && p.InstanceID == instanceID && p.KeyPEM != "" && p.CSRPEM != "" && p.KeyPEM != inUse {
 		return &p, nil
 	}
-	// Unreadable or another instance's: nothing rests on it, a new key will do.
-	p = enrolling{InstanceID: instanceID}
+	p = pendingRequest{InstanceID: instanceID}
 	if p.KeyPEM, p.CSRPEM, err = makeCSR(instanceID); err != nil {
 		return nil, err
 	}
-	return &p, s.writeJSON(enrollingFile, &p)
+	return &p, s.writeJSON(file, &p)
 }
 
-// refresh renews the certificate with a new key. The old pair stays until the new one is on disk.
+// refresh renews the certificate with a new key. The key is on disk before the platform is asked, and the old pair until the
+// new one is: the answer ends the old certificate, and must not be lost with the connection, this process or a full disk.
 func (s *state) refresh(ctx context.Context, client *nodeapi.Client, id identity, version string) (*identity, error) {
-	key, csr, err := makeCSR(id.InstanceID)
+	pending, err := s.pending(renewingFile, id.InstanceID, id.KeyPEM)
 	if err != nil {
 		return nil, err
 	}
-	ans, err := client.Refresh(ctx, nodeapi.RefreshRequest{CSRPEM: csr, AgentVersion: version})
+	ans, err := client.Refresh(ctx, nodeapi.RefreshRequest{CSRPEM: pending.CSRPEM, AgentVersion: version})
 	if err != nil {
 		return nil, fmt.Errorf("renew the certificate: %w", err)
 	}
-	id.CertPEM, id.KeyPEM, id.NotAfter, id.RenewAfter = ans.CertPEM, key, ans.NotAfter, ans.RenewAfter
+	id.CertPEM, id.KeyPEM, id.NotAfter, id.RenewAfter = ans.CertPEM, pending.KeyPEM, ans.NotAfter, ans.RenewAfter
 	if _, err := id.certificate(); err != nil {
+		return nil, errors.Join(err, s.remove(renewingFile)) // halves that don't fit: another request has to do
+	}
+	if err := s.writeJSON(identityFile, &id); err != nil {
 		return nil, err
 	}
-	return &id, s.writeJSON(identityFile, &id)
+	_ = s.remove(renewingFile) // one that stays is known by its key, and is done with
+	return &id, nil
 }
 
 func describeMachine() nodeapi.Machine {
@@ -110,9 +116,7 @@ func describeMachine() nodeapi.Machine {
 	if name, err := os.Hostname(); err == nil && name != "" {
 		m.Hostname = name
 	}
-	if b, err := os.ReadFile("/etc/machine-id"); err == nil {
-		m.MachineID = strings.TrimSpace(string(b))
-	}
+	m.MachineID = line(machineIDFile)
 	if b, err := os.ReadFile("/etc/os-release"); err == nil {
 		m.OS = osName(string(b))
 	}

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"powernode/nodeapi"
@@ -46,3 +48,28 @@ func EnrolledAs(dir string) (string, error) {
 	}
 	return id.InstanceID, nil
 }
+
+// ToLeave asks the platform whether the instance that a machine has an identity of has ended, and the machine is to leave. A
+// platform that knows no such instance any more has nothing to ask for.
+func ToLeave(ctx context.Context, dir string) (bool, error) {
+	id, err := (&state{dir: dir}).readIdentity()
+	if err != nil || id == nil {
+		return false, err
+	}
+	client, err := nodeapi.NewClient(nodeapi.ClientOptions{URLs: id.PlatformURLs, CAPEM: id.CAPEM, Certificate: id.certificate})
+	if err != nil {
+		return false, err
+	}
+	defer client.CloseIdle()
+	doc, err := client.Desired(ctx, 0, "", 0)
+	if refused, is := errors.AsType[*nodeapi.Error](err); is && refused.HTTPStatus == http.StatusUnauthorized {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask for the document of instance %s: %w", id.InstanceID, err)
+	}
+	return doc != nil && doc.Instance.Leave && doc.Instance.ID == id.InstanceID, nil
+}
+
+// LeavingFiles are those of the state directory by which an agent that was cut off while it left goes on leaving.
+func LeavingFiles() []string { return []string{identityFile, documentFile} }

@@ -120,3 +120,30 @@ func TestAgentLeavesAlsoWhereThePlatformHasForgottenIt(t *testing.T) {
 		t.Errorf("the agent ended with %v, want ErrLeft", err)
 	}
 }
+
+func TestWhetherAMachineIsToLeaveIsAskedOfItsPlatform(t *testing.T) {
+	t.Parallel()
+	p := nodeapitest.New(t)
+	dir := filepath.Join(t.TempDir(), "state")
+	asked := func(what string, want bool) {
+		t.Helper()
+		if leave, err := agent.ToLeave(t.Context(), dir); leave != want || err != nil {
+			t.Errorf("%s: to leave is %v (%v), want %v", what, leave, err, want)
+		}
+	}
+	asked("a machine that is no instance", false)
+	if err := agent.Enroll(t.Context(), dir, "test", p.Enrollment()); err != nil {
+		t.Fatal(err)
+	}
+	p.SetDocument(sdwan.Document{Revision: 3})
+	asked("an instance that lives", false)
+	p.SetDocument(sdwan.Document{Revision: 4, Instance: sdwan.Instance{Leave: true}})
+	asked("an instance that has ended", true)
+	p.FailDesired(&nodeapi.Error{HTTPStatus: 503, Code: "unavailable", Message: "later"})
+	if leave, err := agent.ToLeave(t.Context(), dir); leave || err == nil {
+		t.Errorf("a platform that does not say: to leave is %v (%v), want an error", leave, err)
+	}
+	p.FailDesired(nil)
+	p.Revoke()
+	asked("an instance that the platform knows no more", false)
+}

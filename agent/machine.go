@@ -16,32 +16,41 @@ import (
 	"powernode/sdwan"
 )
 
+// Files that say which machine this is: the first is the same on a copy of it, the second is not.
+const (
+	machineIDFile    = "/etc/machine-id"
+	kernelBootIDFile = "/proc/sys/kernel/random/boot_id"
+)
+
+// line is what such a file says; "" where it can't be read.
+func line(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
 var bootIDPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // bootID answers the id of this start of the machine, and when it was. The kernel's own is the host's for a machine
-// made of namespaces, so it is a file that lives as long as the machine's /run.
+// made of namespaces, so it is a file that lives as long as the machine's /run. Beside an error it answers a new one.
 func bootID(runDir string) (string, time.Time, error) {
-	if err := os.MkdirAll(runDir, 0o700); err != nil {
-		return "", time.Time{}, fmt.Errorf("make the run directory: %w", err)
-	}
 	path := filepath.Join(runDir, "boot_id")
 	info, err := os.Stat(path)
 	if err == nil {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return "", time.Time{}, fmt.Errorf("read the boot id: %w", err)
-		}
-		if id := strings.TrimSpace(string(b)); bootIDPattern.MatchString(id) {
+		if id := line(path); bootIDPattern.MatchString(id) {
 			return id, info.ModTime(), nil
 		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return "", time.Time{}, fmt.Errorf("read the boot id: %w", err)
 	}
 	var b [16]byte
 	if _, err := rand.Read(b[:]); err != nil {
 		return "", time.Time{}, fmt.Errorf("make a boot id: %w", err)
 	}
 	id := hex.EncodeToString(b[:])
+	if err := os.MkdirAll(runDir, 0o700); err != nil {
+		return id, time.Now(), fmt.Errorf("make the run directory: %w", err)
+	}
 	return id, time.Now(), atomicfile.Write(path, []byte(id+"\n"), 0o600)
 }
 

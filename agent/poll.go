@@ -49,7 +49,9 @@ func (a *Agent) poll(ctx context.Context) {
 		}
 		if doc != nil {
 			a.take(doc)
-		} else if time.Since(asked) < time.Second {
+		}
+		a.keep()
+		if doc == nil && time.Since(asked) < time.Second {
 			pause(ctx, time.Second) // an answer without a document that didn't wait: don't ask in a circle
 		}
 	}
@@ -63,21 +65,37 @@ func (a *Agent) ask(ctx context.Context, p Platform, full bool) (*sdwan.Document
 	return p.Desired(ctx, have.Revision, have.Incarnation, pollWait)
 }
 
-// take applies a document that came and keeps it. One that is older than ours, or another instance's, is refused.
+// take applies a document that came. One that is older than ours, or another instance's, is refused.
 func (a *Agent) take(doc *sdwan.Document) {
 	if err := a.acceptable(doc); err != nil {
 		a.o.Log.Error().Err(err).Msg("document refused")
 		return
 	}
-	have := a.current.Load()
 	a.dispatch(doc)
 	a.tasks.offer(doc, a.workers)
-	if have != nil && have.Revision == doc.Revision && have.Incarnation == doc.Incarnation {
+}
+
+// keep writes the document that is applied, unless it is on disk; what fails is tried again after the platform's next answer.
+func (a *Agent) keep() {
+	doc := a.current.Load()
+	if doc == nil || a.kept == versionOf(doc) {
 		return
 	}
 	if err := a.state.writeDocument(doc); err != nil {
 		a.o.Log.Error().Err(err).Msg("document is applied and not kept")
+		return
 	}
+	a.kept = versionOf(doc)
+}
+
+// version names the content of a document.
+type version struct {
+	instance, incarnation string
+	revision              int64
+}
+
+func versionOf(doc *sdwan.Document) version {
+	return version{instance: doc.Instance.ID, incarnation: doc.Incarnation, revision: doc.Revision}
 }
 
 func (a *Agent) acceptable(doc *sdwan.Document) error {

@@ -7,7 +7,8 @@ import (
 )
 
 // renewLoop renews the certificate once its time has come: looked at hourly, with jitter; a failure is tried again
-// sooner and leaves the old certificate.
+// sooner and leaves the old certificate. By a clock that runs far ahead of the platform's a new certificate is due at once: it
+// is used for a while all the same.
 func (a *Agent) renewLoop(ctx context.Context) {
 	b := backoff{low: time.Minute, high: time.Hour}
 	for ctx.Err() == nil {
@@ -27,6 +28,7 @@ func (a *Agent) renewLoop(ctx context.Context) {
 		if err == nil {
 			b.reset()
 			a.o.Log.Info().Time("not_after", id.NotAfter).Msg("certificate renewed")
+			pause(ctx, max(min(id.NotAfter.Sub(id.RenewAfter), time.Hour), time.Second))
 			continue
 		}
 		if ctx.Err() == nil {

@@ -162,7 +162,8 @@ func merge(r *sdwan.Report, p sdwan.Report) {
 // facts reads what the machine says of itself. What can't be read stays zero.
 func facts(version, boot string, started time.Time) sdwan.Report {
 	r := sdwan.Report{BootID: boot, AgentVersion: version, Architecture: runtime.GOARCH,
-		UptimeSeconds: int64(time.Since(started) / time.Second), Capabilities: capabilities()}
+		UptimeSeconds: int64(time.Since(started) / time.Second), Capabilities: capabilities(),
+		MachineID: line(machineIDFile), KernelBootID: line(kernelBootIDFile)}
 	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
 		first, _, _ := strings.Cut(string(b), " ")
 		r.Load, _ = strconv.ParseFloat(first, 64)

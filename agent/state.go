@@ -86,6 +86,7 @@ func (s *state) remove(name string) error {
 const (
 	identityFile  = "identity.json"
 	enrollingFile = "enrolling.json"
+	renewingFile  = "renewing.json"
 	documentFile  = "document.json"
 )
 

@@ -2,10 +2,13 @@ package nodeapi
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,17 +30,37 @@ type server struct {
 	log     zerolog.Logger
 }
 
-// NewServer serves the agent API: every route of BasePath and the device bootstrap. The caller does TLS: 1.3, its own
-// certificate, and client certificates verified against the platform's CA where one is given
-// (tls.VerifyClientCertIfGiven).
+// ServerTLS is the TLS of the agent API: 1.3, and a client certificate where the caller has one, which clientCAs signed for
+// clients. Whether it is in its time is the backend's to say (Backend.Authenticate), because a machine whose instance has ended
+// is told so whenever it comes back. A caller without a certificate gets as far as enrolment and the device bootstrap.
+func ServerTLS(own tls.Certificate, clientCAs *x509.CertPool) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, ClientAuth: tls.RequestClientCert, ClientCAs: clientCAs,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) == 0 {
+				return nil
+			}
+			leaf, others := s.PeerCertificates[0], x509.NewCertPool()
+			for _, c := range s.PeerCertificates[1:] {
+				others.AddCert(c)
+			}
+			_, err := leaf.Verify(x509.VerifyOptions{Roots: clientCAs, Intermediates: others, CurrentTime: leaf.NotBefore,
+				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+			if err != nil {
+				return fmt.Errorf("verify the client's certificate: %w", err)
+			}
+			return nil
+		}}
+}
+
+// NewServer serves the agent API: every route of BasePath and the device bootstrap. The caller does TLS, with ServerTLS.
 func NewServer(backend Backend, log zerolog.Logger) http.Handler {
 	s := &server{backend: backend, log: log}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+BasePath+"/enroll", s.open(s.enroll))
-	mux.HandleFunc("POST "+BasePath+"/enroll/refresh", s.known(s.refresh))
-	mux.HandleFunc("GET "+BasePath+"/node/desired", s.known(s.desired))
-	mux.HandleFunc("POST "+BasePath+"/node/report", s.known(s.report))
-	mux.HandleFunc("POST "+BasePath+"/runtime/handshake", s.known(s.handshake))
+	mux.HandleFunc("POST "+BasePath+"/enroll/refresh", s.known(s.refresh, StandingReplaced))
+	mux.HandleFunc("GET "+BasePath+"/node/desired", s.known(s.desired, StandingEnded))
+	mux.HandleFunc("POST "+BasePath+"/node/report", s.known(s.report, StandingEnded))
+	mux.HandleFunc("POST "+BasePath+"/runtime/handshake", s.known(s.handshake, StandingEnded))
 	mux.HandleFunc("GET "+BasePath+"/runtime/{runtime}/config", s.known(s.runtimeConfig))
 	mux.HandleFunc("GET "+BasePath+"/artifacts/{sha256}", s.known(s.artifact))
 	mux.HandleFunc("POST "+DeviceBootstrapPath+"{token}", s.open(s.deviceBootstrap))
@@ -73,15 +96,21 @@ func (s *server) open(h func(http.ResponseWriter, *http.Request) (any, error)) h
 	}
 }
 
-// known wraps a handler for callers whose certificate the platform knows.
-func (s *server) known(h func(http.ResponseWriter, *http.Request, Identity) (any, error)) http.HandlerFunc {
+// errNoCredential refuses a certificate that is not good for what was asked.
+var errNoCredential = &Error{HTTPStatus: http.StatusUnauthorized, Message: "no valid credential"}
+
+// known wraps a handler for callers whose certificate the platform knows, in its time or of one of the other standings named.
+func (s *server) known(h func(http.ResponseWriter, *http.Request, Identity) (any, error), others ...Standing) http.HandlerFunc {
 	return s.open(func(w http.ResponseWriter, r *http.Request) (any, error) {
-		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 			return nil, &Error{HTTPStatus: http.StatusUnauthorized, Message: "no client certificate: enrol first"}
 		}
 		id, err := s.backend.Authenticate(r.Context(), r.TLS.PeerCertificates[0])
 		if err != nil {
 			return nil, err
+		}
+		if id.Standing != StandingCurrent && !slices.Contains(others, id.Standing) {
+			return nil, errNoCredential
 		}
 		return h(w, r, id)
 	})
@@ -193,6 +222,9 @@ func (s *server) handshake(w http.ResponseWriter, r *http.Request, id Identity) 
 	}
 	if err := in.validate(); err != nil {
 		return nil, err
+	}
+	if id.Standing == StandingEnded && in.Phase != PhaseStopped {
+		return nil, errNoCredential
 	}
 	return s.backend.Handshake(r.Context(), id, in)
 }

@@ -25,30 +25,37 @@ import (
 // enrolled answers a client with a certificate of the platform.
 func enrolled(t *testing.T, p *nodeapitest.Platform) *nodeapi.Client {
 	t.Helper()
-	_, key, err := ed25519.GenerateKey(rand.Reader)
+	pair, err := pairOf(t, p)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newClient(t, p, pair)
+}
+
+// pairOf enrols and answers the certificate with its key.
+func pairOf(t *testing.T, p *nodeapitest.Platform) (*tls.Certificate, error) {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	plain := newClient(t, p, nil)
 	ans, err := plain.Enroll(t.Context(), nodeapi.EnrollRequest{Token: p.Token, AgentVersion: "1",
 		CSRPEM:  string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr})),
 		Machine: nodeapi.Machine{Hostname: "h", Architecture: "amd64", OS: "linux"}})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	pair, err := tls.X509KeyPair([]byte(ans.CertPEM), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return newClient(t, p, &pair)
+	return &pair, err
 }
 
 func newClient(t *testing.T, p *nodeapitest.Platform, pair *tls.Certificate) *nodeapi.Client {
@@ -340,5 +347,32 @@ func TestRedeemDeviceSendsNothingToAnotherCA(t *testing.T) {
 	}
 	if diff := cmp.Diff(nodeapi.DeviceBootstrapAnswer{Config: "secret k", Filename: "f"}, got); diff != "" {
 		t.Errorf("answer (-want +got):\n%s", diff)
+	}
+}
+
+// Who signed a certificate is settled before a byte of a call is read; whether it is in its time is the platform's to say.
+func TestCertificateIsVerifiedWithTheHandshakeButForItsTime(t *testing.T) {
+	t.Parallel()
+	p, other := nodeapitest.New(t), nodeapitest.New(t)
+	foreign, err := pairOf(t, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e *nodeapi.Error
+	if _, err := newClient(t, p, foreign).Report(t.Context(), sdwan.Report{}); err == nil || errors.As(err, &e) {
+		t.Errorf("another CA's certificate: %v, want a failed handshake", err)
+	}
+	p.SetLifetime(-time.Second)
+	expired, err := pairOf(t, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newClient(t, p, expired).Report(t.Context(), sdwan.Report{}); err != nil { // the stand-in looks at no time
+		t.Errorf("a certificate whose time is over does not come as far as the platform: %v", err)
+	}
+	// A server's certificate is of the same CA, and no client's.
+	server := p.ServerCertificate()
+	if _, err := newClient(t, p, &server).Report(t.Context(), sdwan.Report{}); err == nil || errors.As(err, &e) {
+		t.Errorf("a server's certificate: %v, want a failed handshake", err)
 	}
 }

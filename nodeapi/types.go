@@ -24,9 +24,23 @@ const (
 // Identity is who presented a certificate.
 type Identity struct {
 	InstanceID    string
-	CertificateID string
+	CertificateID string // "" where the platform's record of it has gone
 	Serial        string
+	Standing      Standing
 }
+
+// Standing is what a certificate is good for. Everything but what is said here is refused.
+type Standing int
+
+const (
+	// StandingCurrent may do all that an agent does.
+	StandingCurrent Standing = iota
+	// StandingReplaced may repeat the renewal that ended it.
+	StandingReplaced
+	// StandingEnded is of an instance that has ended: it may read its last document, which says so, report, and tell that K3s has
+	// stopped.
+	StandingEnded
+)
 
 // Machine is what a machine says of itself when it enrols.
 type Machine struct {
@@ -165,7 +179,8 @@ func (e *Error) Error() string { return e.Message }
 
 // Backend is what the server needs of a platform. Errors are *Error, or become HTTP 500.
 type Backend interface {
-	// Authenticate checks a presented certificate (chain is verified already): serial known, not revoked, subject.
+	// Authenticate checks a presented certificate (ServerTLS has verified who signed it, not its time): serial known, validity,
+	// not revoked, subject.
 	Authenticate(ctx context.Context, cert *x509.Certificate) (Identity, error)
 	Enroll(ctx context.Context, in EnrollRequest) (EnrollAnswer, error)
 	Refresh(ctx context.Context, id Identity, in RefreshRequest) (RefreshAnswer, error)

@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
+	"sync"
 )
 
 // AuditEntry is one change as the record keeps it. Values hold no secret; a changed secret is named, not shown.
@@ -35,11 +38,11 @@ func (tx *Tx) Audit(ctx context.Context, e AuditEntry) (AuditEntryID, error) {
 	if e.New == nil {
 		e.New = Object{}
 	}
-	row := tx.queryRow(ctx, `SELECT sequence, hash FROM audit ORDER BY sequence DESC LIMIT 1`)
-	if err := row.Scan(&e.Sequence, &e.PreviousHash); err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return "", fmt.Errorf("read the end of the audit chain: %w", err)
+	last, err := tx.goesOn(ctx)
+	if err != nil {
+		return "", err
 	}
-	e.Sequence++
+	e.Sequence, e.PreviousHash = last.Rows+1, last.Hash
 	c, err := e.content()
 	if err != nil {
 		return "", err
@@ -53,7 +56,114 @@ func (tx *Tx) Audit(ctx context.Context, e AuditEntry) (AuditEntryID, error) {
 	if err != nil {
 		return "", fmt.Errorf("append to the audit chain: %w", err)
 	}
+	tx.appended = Head{Rows: e.Sequence, Hash: e.Hash}
 	return e.ID, nil
+}
+
+// goesOn is the end of the chain that the transaction appends to. A chain that has lost what this process has seen of it
+// takes nothing more: what was written behind a cut would make it a chain that fits.
+func (tx *Tx) goesOn(ctx context.Context) (Head, error) {
+	if tx.appended.Rows > 0 {
+		return tx.appended, nil
+	}
+	last, err := AuditHead(ctx, &tx.View)
+	if err != nil {
+		return last, err
+	}
+	held := tx.db.Head()
+	if last == held {
+		return last, nil
+	}
+	holds, err := HasHead(ctx, &tx.View, held)
+	switch {
+	case err != nil:
+		return last, err
+	case !holds:
+		return last, &Fault{what: "the record of changes lost rows under the control plane", cause: &CutAuditError{held},
+			advice: "a person runs powernode audit verify and looks into it; the control plane writes again once it was restarted"}
+	}
+	return last, nil
+}
+
+// CutAuditError says that the audit chain has lost the row that it ended with before.
+type CutAuditError struct{ Head Head }
+
+func (e *CutAuditError) Error() string {
+	return fmt.Sprintf("the audit chain ended with row %d before, and that row is gone or another", e.Head.Rows)
+}
+
+// Head is the end of the audit chain at some time: how many rows it had, and the hash of the last.
+type Head struct {
+	Rows int64  `json:"rows"`
+	Hash string `json:"hash"`
+}
+
+// String spells a head as people note it.
+func (h Head) String() string { return fmt.Sprintf("%d:%s", h.Rows, h.Hash) }
+
+var headSpelt = regexp.MustCompile(`^([1-9][0-9]{0,17}):([0-9a-f]{64})$`)
+
+// ParseHead reads what String spells.
+func ParseHead(s string) (Head, error) {
+	found := headSpelt.FindStringSubmatch(s)
+	if found == nil {
+		return Head{}, errors.New("a head of the audit chain is ROWS:HASH, as audit verify prints it")
+	}
+	rows, err := strconv.ParseInt(found[1], 10, 64)
+	return Head{Rows: rows, Hash: found[2]}, err
+}
+
+// AuditHead is the end of the chain as the view sees it; the zero value of one without rows.
+func AuditHead(ctx context.Context, v *View) (h Head, err error) {
+	err = v.queryRow(ctx, `SELECT sequence, hash FROM audit ORDER BY sequence DESC LIMIT 1`).Scan(&h.Rows, &h.Hash)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return h, fmt.Errorf("read the end of the audit chain: %w", err)
+	}
+	return h, nil
+}
+
+// HasHead says whether the chain once ended so: the row is there, with this hash. Every chain has begun with no rows.
+func HasHead(ctx context.Context, v *View, h Head) (bool, error) {
+	if h.Rows == 0 {
+		return h.Hash == "", nil
+	}
+	var hash string
+	err := v.queryRow(ctx, `SELECT hash FROM audit WHERE sequence = ?`, h.Rows).Scan(&hash)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return false, fmt.Errorf("read row %d of the audit chain: %w", h.Rows, err)
+	}
+	return err == nil && hash == h.Hash, nil
+}
+
+// heldHead is the end of the audit chain as this process has last seen it, which nobody who writes the database can change.
+type heldHead struct {
+	mu   sync.Mutex
+	head Head
+}
+
+func (h *heldHead) advance(to Head) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if to.Rows > h.head.Rows {
+		h.head = to
+	}
+}
+
+// Head is the end of the audit chain as this process has last seen it. Ask before a view begins: the chain that it sees
+// goes on from there.
+func (db *DB) Head() Head {
+	db.held.mu.Lock()
+	defer db.held.mu.Unlock()
+	return db.held.head
+}
+
+// holdHead takes the chain as it is: from here on this process knows better.
+func (db *DB) holdHead(ctx context.Context) error {
+	return db.View(ctx, func(v *View) error {
+		h, err := AuditHead(ctx, v)
+		db.held.advance(h)
+		return err
+	})
 }
 
 // auditContent is what an entry's hash covers, as the columns hold it.

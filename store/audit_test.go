@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"powernode/store"
+	"powernode/store/storetest"
 )
 
 // auditedStore is a store with three audit rows; it answers the path of its file.
@@ -95,5 +96,76 @@ func TestAuditOfNarrowsByResource(t *testing.T) {
 			t.Errorf("rows of another type: %v", none)
 		}
 		return errors.Join(err, other)
+	})
+}
+
+func TestChainTakesNothingBehindACut(t *testing.T) {
+	t.Parallel()
+	appended := func(t *testing.T, db *store.DB) error {
+		return db.Update(t.Context(), func(tx *store.Tx) error {
+			tx.Act(store.Actor{Kind: "agent", ID: "agent", CorrelationID: tx.NewID()})
+			_, err := tx.Audit(t.Context(), store.AuditEntry{Action: "created", ResourceType: "System::Node", ResourceID: "m"})
+			return err
+		})
+	}
+	for _, tt := range []struct {
+		name, statement string
+		refused         bool
+	}{
+		{"the last row removed", `DELETE FROM audit WHERE sequence = 3`, true},
+		{"all rows removed", `DELETE FROM audit`, true},
+		{"the last row another", `UPDATE audit SET hash = 'x' WHERE sequence = 3`, true},
+		{"a row added", `INSERT INTO audit SELECT 4, 'x', account_id, action, resource_type, resource_id, actor, verb, old_values, new_values,
+			operation_id, correlation_id, created_at, hash, 'y' FROM audit WHERE sequence = 3`, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			db, path := auditedStore(t)
+			storetest.Write(t, path, tt.statement)
+			err := appended(t, db)
+			var cut *store.CutAuditError
+			if errors.As(err, &cut) != tt.refused || (err != nil) != tt.refused || (tt.refused && cut.Head.Rows != 3) {
+				t.Errorf("got %v, want it refused: %t", err, tt.refused)
+			}
+			if err := appended(t, openAt(t, path, nil)); err != nil {
+				t.Errorf("after a restart: %v", err)
+			}
+		})
+	}
+}
+
+func TestRolledBackRowIsNoHead(t *testing.T) {
+	t.Parallel()
+	db, _ := auditedStore(t)
+	before := db.Head()
+	audit := func(tx *store.Tx) error {
+		for range 2 {
+			if _, err := tx.Audit(t.Context(), store.AuditEntry{Action: "created", ResourceType: "System::Node", ResourceID: "m"}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if _, err := db.DryRun(t.Context(), audit); err != nil || db.Head() != before {
+		t.Errorf("after a dry run: %v, head %v, want %v", err, db.Head(), before)
+	}
+	if err := db.Update(t.Context(), audit); err != nil || db.Head().Rows != before.Rows+2 {
+		t.Errorf("after a write: %v, head %v, want %d rows", err, db.Head(), before.Rows+2)
+	}
+	if count, err := verifyAudit(t, db); err != nil || count != before.Rows+2 {
+		t.Errorf("%d rows fit (%v)", count, err)
+	}
+}
+
+func FuzzParseHead(f *testing.F) {
+	const hash = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+	for _, seed := range []string{"1:" + hash, "0:" + hash, "01:" + hash, "999999999999999999999:" + hash, ":" + hash, "1:", "1", "", "-1:" + hash, "1:" + hash + "\n"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		head, err := store.ParseHead(s)
+		if err == nil && (head.String() != s || head.Rows < 1 || len(head.Hash) != len(hash)) {
+			t.Errorf("%q is read as %+v", s, head)
+		}
 	})
 }

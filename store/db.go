@@ -30,6 +30,7 @@ type DB struct {
 	write        chan struct{} // one token: whoever holds it writes; waiting respects the caller's context
 	watch        watchers
 	incarnation  string
+	held         heldHead
 }
 
 // Open opens the database, makes or migrates it, and reads its incarnation.
@@ -42,10 +43,10 @@ func Open(ctx context.Context, opt Options) (*DB, error) {
 	}
 	writer, pool, err := openSQLite(ctx, opt.Path)
 	if err != nil {
-		return nil, err
+		return nil, told(err)
 	}
 	db := &DB{writer: writer, pool: pool, opt: opt, write: make(chan struct{}, 1)}
-	if err := db.readIncarnation(ctx); err != nil {
+	if err := errors.Join(db.readIncarnation(ctx), db.holdHead(ctx)); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return db, nil
@@ -76,7 +77,7 @@ func (db *DB) readIncarnation(ctx context.Context) error {
 
 // View is a consistent read. It remembers which rows it saw, and at which revision: a plan rests on them.
 type View struct {
-	tx   *sql.Tx
+	conn *sql.Conn
 	now  time.Time
 	saw  map[Seen]int64
 	note bool
@@ -90,12 +91,12 @@ func (db *DB) View(ctx context.Context, fn func(v *View) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("begin to read: %w", err)
 	}
-	tx, err := db.pool.BeginTx(context.WithoutCancel(ctx), nil)
+	t, err := begin(context.WithoutCancel(ctx), db.pool, beginRead)
 	if err != nil {
-		return fmt.Errorf("begin to read: %w", err)
+		return told(fmt.Errorf("begin to read: %w", err))
 	}
-	defer tx.Rollback() // a read has nothing to lose
-	return fn(&View{tx: tx, now: db.opt.Now().UTC().Truncate(time.Millisecond)})
+	defer t.end()
+	return told(fn(&View{conn: t.conn, now: db.opt.Now().UTC().Truncate(time.Millisecond)}))
 }
 
 // Now is the transaction's instant: one for all its rows.
@@ -119,6 +120,7 @@ type Tx struct {
 	networks  map[NetworkID]bool
 	wake      map[string]bool
 	effects   []AuditEntry
+	appended  Head // the transaction's last row of the audit chain; the zero value: it has none
 	actor     Actor
 }
 
@@ -151,6 +153,12 @@ type Plan struct {
 	Instances []InstanceID
 	Networks  []NetworkID
 	Names     map[string]string // of rows that the run changes, by id, as they are without it; only of a dry run
+	Writes    bool              // the run raised the store's revision: something changes
+}
+
+// Idle says whether the run changes nothing: what was asked for is so already.
+func (p *Plan) Idle() bool {
+	return !p.Writes && len(p.Effects) == 0 && len(p.Instances) == 0 && len(p.Networks) == 0
 }
 
 // errRollback ends a dry run.
@@ -192,19 +200,20 @@ func (db *DB) update(ctx context.Context, note bool, fn func(tx *Tx) error) erro
 	}
 	// A transaction that has begun is not cancelled with its caller: its outcome can be looked up.
 	ctx = context.WithoutCancel(ctx)
-	sqlTx, err := db.writer.BeginTx(ctx, nil)
+	t, err := begin(ctx, db.writer, beginWrite)
 	if err != nil {
-		return fmt.Errorf("begin to write: %w", err)
+		return told(fmt.Errorf("begin to write: %w", err))
 	}
-	defer sqlTx.Rollback() // after a commit it is a no-op
-	tx := &Tx{View: View{tx: sqlTx, now: db.opt.Now().UTC().Truncate(time.Millisecond), note: note, saw: map[Seen]int64{}},
+	defer t.end()
+	tx := &Tx{View: View{conn: t.conn, now: db.opt.Now().UTC().Truncate(time.Millisecond), note: note, saw: map[Seen]int64{}},
 		db: db, instances: map[InstanceID]bool{}, networks: map[NetworkID]bool{}, wake: map[string]bool{}}
 	if err := fn(tx); err != nil {
-		return err
+		return told(err)
 	}
-	if err := sqlTx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
+	if err := t.commit(); err != nil {
+		return told(fmt.Errorf("commit: %w", err))
 	}
+	db.held.advance(tx.appended)
 	db.watch.wake(tx.wake)
 	return nil
 }
@@ -219,6 +228,14 @@ func (tx *Tx) Revision(ctx context.Context) (int64, error) {
 		return 0, fmt.Errorf("take a revision: %w", err)
 	}
 	return tx.revision, nil
+}
+
+// StandingRevision is the revision at which what this transaction leaves is so: its own, or the store's where it changes nothing.
+func (tx *Tx) StandingRevision(ctx context.Context) (int64, error) {
+	if tx.revision == 0 && len(tx.effects) == 0 && len(tx.instances) == 0 && len(tx.networks) == 0 {
+		return tx.CurrentRevision(ctx)
+	}
+	return tx.Revision(ctx)
 }
 
 // CurrentRevision is the store's revision as the view sees it.
@@ -285,28 +302,29 @@ func (tx *Tx) plan() *Plan {
 			seen[row] = revision
 		}
 	}
-	return &Plan{Now: tx.now, Effects: tx.effects, Seen: seen, Made: tx.made, Instances: instances, Networks: networks}
+	return &Plan{Now: tx.now, Effects: tx.effects, Seen: seen, Made: tx.made, Instances: instances, Networks: networks,
+		Writes: tx.revision != 0}
 }
 
 // A statement is not cancelled with its caller: it is short, a transaction that has begun runs to its end, and watching for
 // a cancellation costs the driver a goroutine a statement, which is as much as the statement itself.
 
 func (v *View) queryRow(ctx context.Context, query string, args ...any) *sql.Row {
-	return v.tx.QueryRowContext(context.WithoutCancel(ctx), query, args...)
+	return v.conn.QueryRowContext(context.WithoutCancel(ctx), query, args...)
 }
 
 func (v *View) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return v.tx.QueryContext(context.WithoutCancel(ctx), query, args...)
+	return v.conn.QueryContext(context.WithoutCancel(ctx), query, args...)
 }
 
 func (tx *Tx) exec(ctx context.Context, query string, args ...any) error {
-	_, err := tx.tx.ExecContext(context.WithoutCancel(ctx), query, args...)
+	_, err := tx.conn.ExecContext(context.WithoutCancel(ctx), query, args...)
 	return err
 }
 
 // execCount runs a statement and answers how many rows it changed.
 func (tx *Tx) execCount(ctx context.Context, query string, args ...any) (int64, error) {
-	res, err := tx.tx.ExecContext(context.WithoutCancel(ctx), query, args...)
+	res, err := tx.conn.ExecContext(context.WithoutCancel(ctx), query, args...)
 	if err != nil {
 		return 0, err
 	}

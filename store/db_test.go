@@ -75,6 +75,42 @@ func TestTransactionIsWholeOrAbsent(t *testing.T) {
 	}
 }
 
+func TestTransactionThatPanicsGivesItsConnectionBack(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	guarded := func(run func() error) {
+		defer func() {
+			if r := recover(); r != "boom" {
+				t.Errorf("recovered %v, want boom", r)
+			}
+		}()
+		t.Errorf("got %v, want a panic", run())
+	}
+	for range 20 { // more than there are connections
+		guarded(func() error { return db.View(ctx, func(*store.View) error { panic("boom") }) })
+		guarded(func() error {
+			return db.Update(ctx, func(tx *store.Tx) error {
+				if _, err := tx.Revision(ctx); err != nil {
+					t.Error(err)
+				}
+				panic("boom")
+			})
+		})
+	}
+	before := revision(t, db)
+	if err := db.Update(ctx, func(tx *store.Tx) error {
+		_, err := tx.Revision(ctx)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if after := revision(t, db); after != before+1 {
+		t.Errorf("revision %d, want %d: what panicked wrote nothing", after, before+1)
+	}
+}
+
 func TestTransactionHasOneInstantAndOneRevision(t *testing.T) {
 	t.Parallel()
 	db := storetest.New(t)

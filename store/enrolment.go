@@ -65,7 +65,8 @@ type Certificate struct {
 	CertPEM    string
 	NotBefore  Time
 	NotAfter   Time
-	EndsAt     *Time // replaced or revoked: it ends here
+	EndsAt     *Time  // replaced or revoked: it ends here
+	CSRHash    string // of the request that a renewal answered; "" for an enrolment's
 	CreatedAt  Time
 	Revision   int64
 }
@@ -75,14 +76,18 @@ func (c Certificate) Valid(at Time) bool {
 	return !at.Before(c.NotBefore.Time) && at.Before(c.NotAfter.Time) && (c.EndsAt == nil || at.Before(c.EndsAt.Time))
 }
 
-const certificateColumns = `id, account_id, instance_id, serial, subject, cert_pem, not_before, not_after, ends_at, created_at, revision`
+const certificateColumns = `id, account_id, instance_id, serial, subject, cert_pem, not_before, not_after, ends_at, csr_hash, created_at, revision`
 
 func scanCertificate(v *View, s scanner) (Certificate, error) {
 	var c Certificate
-	err := s.Scan(&c.ID, &c.AccountID, &c.InstanceID, &c.Serial, &c.Subject, &c.CertPEM, &c.NotBefore, &c.NotAfter, &c.EndsAt,
+	var csrHash *string
+	err := s.Scan(&c.ID, &c.AccountID, &c.InstanceID, &c.Serial, &c.Subject, &c.CertPEM, &c.NotBefore, &c.NotAfter, &c.EndsAt, &csrHash,
 		&c.CreatedAt, &c.Revision)
 	if err != nil {
 		return c, fmt.Errorf("read certificate: %w", err)
+	}
+	if csrHash != nil {
+		c.CSRHash = *csrHash
 	}
 	return c, nil
 }
@@ -109,8 +114,8 @@ func InsertCertificate(ctx context.Context, tx *Tx, c Certificate) error {
 	if err != nil {
 		return err
 	}
-	err = tx.exec(ctx, `INSERT INTO certificates (`+certificateColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?)`,
-		c.ID, c.AccountID, c.InstanceID, c.Serial, c.Subject, c.CertPEM, c.NotBefore, c.NotAfter, c.EndsAt, At(tx.now), revision)
+	err = tx.exec(ctx, `INSERT INTO certificates (`+certificateColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)`,
+		c.ID, c.AccountID, c.InstanceID, c.Serial, c.Subject, c.CertPEM, c.NotBefore, c.NotAfter, c.EndsAt, nullable(c.CSRHash), At(tx.now), revision)
 	if err != nil {
 		return fmt.Errorf("write certificate: %w", err)
 	}

@@ -30,6 +30,13 @@ const (
 	IntentRebootForce = "reboot_force"
 )
 
+// What becomes of the machine of an instance that ends.
+const (
+	MachineNone      = "none"      // its provider has made none
+	MachineStays     = "stays"     // somebody else runs it
+	MachineDestroyed = "destroyed" // its provider destroys it
+)
+
 // Hold says that operations on an instance are held.
 type Hold struct {
 	Reason    string `json:"reason"`
@@ -49,7 +56,8 @@ type Provisioning struct {
 	Updated          int64    `json:"updated"`
 	Skipped          int64    `json:"skipped"`
 	PeerID           PeerID   `json:"peer_id"`
-	HostsPlatform    bool     `json:"hosts_platform,omitempty"` // it enrolled with the platform's own machine id
+	HostsPlatform    bool     `json:"hosts_platform,omitempty"` // what releases before MachineID knew of it
+	MachineID        string   `json:"machine_id,omitempty"`     // the operating system's, as it was enrolled
 	// Leaving is what a termination found, told again when it is repeated.
 	Leaving *Leaving `json:"leaving,omitempty"`
 }
@@ -224,12 +232,16 @@ func RowsOfInstance(ctx context.Context, v *View, id InstanceID) (map[string]int
 	return counts, nil
 }
 
-// DeleteInstance removes a terminated instance with what only told of it.
+// DeleteInstance removes a terminated instance with what only told of it. The departure of a machine that has not cleaned up
+// stays: by it the machine is told to leave.
 func DeleteInstance(ctx context.Context, tx *Tx, acct AccountID, id InstanceID) error {
 	for _, table := range instanceTables {
 		if err := tx.exec(ctx, `DELETE FROM `+table+` WHERE instance_id = ?`, id); err != nil {
 			return fmt.Errorf("remove %s of an instance: %w", table, err)
 		}
+	}
+	if err := tx.exec(ctx, `DELETE FROM departures WHERE instance_id = ? AND cleaned_at IS NOT NULL`, id); err != nil {
+		return fmt.Errorf("remove departure: %w", err)
 	}
 	if err := tx.exec(ctx, `DELETE FROM instances WHERE account_id = ? AND id = ?`, acct, id); err != nil {
 		return fmt.Errorf("remove instance: %w", err)

@@ -30,18 +30,19 @@ type Operation struct {
 	ExpiresAt      Time
 	DecidedAt      *Time
 	ExecutedAt     *Time
+	Head           Head // of the audit chain when the call was parked; the zero value: parked before heads were kept
 	Revision       int64
 }
 
 const operationColumns = `id, account_id, verb, arguments, arguments_shown, arguments_hash, status, action_category, description,
 	plan_digest, effects, requested_by, coalesce(decided_by, ''), decision_key, comment, signature, result, error, created_at,
-	expires_at, decided_at, executed_at, revision`
+	expires_at, decided_at, executed_at, chain_rows, chain_hash, revision`
 
 func scanOperation(v *View, s scanner) (Operation, error) {
 	var o Operation
 	err := s.Scan(&o.ID, &o.AccountID, &o.Verb, &o.Arguments, &o.ArgumentsShown, &o.ArgumentsHash, &o.Status, &o.ActionCategory,
 		&o.Description, &o.PlanDigest, &o.Effects, &o.RequestedBy, &o.DecidedBy, &o.DecisionKey, &o.Comment, &o.Signature,
-		&o.Result, &o.Error, &o.CreatedAt, &o.ExpiresAt, &o.DecidedAt, &o.ExecutedAt, &o.Revision)
+		&o.Result, &o.Error, &o.CreatedAt, &o.ExpiresAt, &o.DecidedAt, &o.ExecutedAt, &o.Head.Rows, &o.Head.Hash, &o.Revision)
 	if err != nil {
 		return o, fmt.Errorf("read operation: %w", err)
 	}
@@ -76,9 +77,10 @@ func InsertOperation(ctx context.Context, tx *Tx, o Operation) error {
 		return err
 	}
 	return tx.exec(ctx, `INSERT INTO operations (id, account_id, verb, arguments, arguments_shown, arguments_hash, status, action_category,
-		description, plan_digest, effects, requested_by, created_at, expires_at, revision) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`,
+		description, plan_digest, effects, requested_by, created_at, expires_at, chain_rows, chain_hash, revision)
+		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`,
 		o.ID, o.AccountID, o.Verb, o.Arguments, o.ArgumentsShown, o.ArgumentsHash, o.Status, o.ActionCategory, o.Description,
-		o.PlanDigest, o.Effects, o.RequestedBy, o.CreatedAt, o.ExpiresAt, revision)
+		o.PlanDigest, o.Effects, o.RequestedBy, o.CreatedAt, o.ExpiresAt, o.Head.Rows, o.Head.Hash, revision)
 }
 
 // UpdateOperation writes what has become of an operation.
@@ -149,4 +151,13 @@ func SetOperationExpiry(ctx context.Context, tx *Tx, id OperationID, at Time) er
 		return err
 	}
 	return tx.exec(ctx, `UPDATE operations SET expires_at = ?, revision = ? WHERE id = ?`, at, revision, id)
+}
+
+// DescribeOperation writes the assistant's words beside a call that waits.
+func DescribeOperation(ctx context.Context, tx *Tx, acct AccountID, id OperationID, description string) error {
+	revision, err := tx.Revision(ctx)
+	if err != nil {
+		return err
+	}
+	return tx.exec(ctx, `UPDATE operations SET description = ?, revision = ? WHERE account_id = ? AND id = ?`, description, revision, acct, id)
 }

@@ -3,12 +3,14 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/url"
 
-	_ "github.com/mattn/go-sqlite3" // the driver
+	"github.com/mattn/go-sqlite3"
 	"github.com/pressly/goose/v3"
 )
 
@@ -26,7 +28,7 @@ func openSQLite(ctx context.Context, path string) (writer, pool *sql.DB, err err
 		return "file:" + (&url.URL{Path: path}).EscapedPath() +
 			"?_journal_mode=WAL&_synchronous=FULL&_foreign_keys=on&_busy_timeout=10000&_stmt_cache_size=256" + extra
 	}
-	writer, err = sql.Open("sqlite3", dsn("&_txlock=immediate"))
+	writer, err = sql.Open("sqlite3", dsn("&_txlock=immediate")) // as the migrations begin
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the store: %w", err)
 	}
@@ -43,6 +45,51 @@ func openSQLite(ctx context.Context, path string) (writer, pool *sql.DB, err err
 	pool.SetMaxOpenConns(readers)
 	pool.SetMaxIdleConns(readers)
 	return writer, pool, nil
+}
+
+// How a transaction begins: one that writes has the store's lock from its first statement on.
+const (
+	beginRead  = "BEGIN"
+	beginWrite = "BEGIN IMMEDIATE"
+)
+
+// transaction is one on a connection that is its own until it ends. database/sql's type of that name would watch for the
+// end of a context in a goroutine for the transaction and in another for each query: as much work as the queries, and
+// nothing ever ends ours but their owner.
+type transaction struct {
+	conn *sql.Conn
+	done bool // committed
+}
+
+func begin(ctx context.Context, db *sql.DB, how string) (*transaction, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.ExecContext(ctx, how); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &transaction{conn: conn}, nil
+}
+
+func (t *transaction) commit() error {
+	_, err := t.conn.ExecContext(context.Background(), "COMMIT")
+	t.done = err == nil
+	return err
+}
+
+// end rolls back what was not committed and gives the connection back; one that is still inside a transaction is closed.
+func (t *transaction) end() {
+	if !t.done {
+		t.conn.ExecContext(context.Background(), "ROLLBACK") // SQLite may have done it by itself: its state tells, below
+		t.conn.Raw(func(c any) error {
+			if open, ok := c.(*sqlite3.SQLiteConn); ok && open.AutoCommit() {
+				return nil
+			}
+			return driver.ErrBadConn
+		})
+	}
+	t.conn.Close() // fails on the closed one alone
 }
 
 func migrate(ctx context.Context, db *sql.DB) error {

@@ -60,6 +60,5 @@ func createAccessGrant() *Definition {
 			}
 			return "sdwan.access_grant_create", err
 		},
-		scope: ofNetwork(func(a createAccessGrantArgs) store.NetworkID { return a.NetworkID }),
 	})
 }

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -29,7 +30,9 @@ const resultKept = time.Hour
 type Request struct {
 	Verb      string
 	Arguments json.RawMessage
-	CallID    string // of a bridge that may send the call again; empty: none
+	CallID    string        // of a bridge that may send the call again; empty: none
+	Fresh     bool          // whoever made the call id vouches that it was never sent before: nothing is looked for under it
+	Refusal   *schema.Error // the surface's own, of what it can't take for a call: it is recorded and answered; nil: none
 }
 
 // Result is a call's answer: the JSON object that every surface hands on. Pending is true for a parked call.
@@ -55,15 +58,16 @@ type call struct {
 	raw          json.RawMessage // normalised
 	args         any
 	category     string
-	scope        governance.Scope
 	correlation  string
 	started      time.Time
 	event        store.ExecutionEvent
 	operation    *store.Operation            // an approved operation that is replayed; nil: a plain call
 	confirm      string                      // request_confirmation's description: park whatever the policy says
+	because      string                      // why the platform calls: for the person who decides it, where it is parked
 	eventType    string                      // of the execution event; empty: the verb's name
 	answerParked func(governance.Parked) any // nil: the parked answer as it is
 	under        string                      // pointer of this call's arguments in those of the call that carries it
+	idle         bool                        // nobody was asked: it must change nothing
 	key          store.IdempotencyKey        // the zero value: the call can't be repeated under one
 }
 
@@ -83,7 +87,7 @@ func (p *Platform) Call(ctx context.Context, caller Caller, request Request) (Re
 	c := &call{p: p, d: d, caller: caller, request: request}
 	if request.CallID != "" {
 		c.event.CallHash = sentHash(d, caller, request)
-		release, earlier, err := p.once(ctx, caller, request.CallID, c.event.CallHash)
+		release, earlier, err := p.once(ctx, caller, request, c.event.CallHash)
 		if err != nil {
 			return c.finish(ctx, func(context.Context) (Result, error) { return Result{}, err })
 		}
@@ -101,6 +105,9 @@ func (p *Platform) Call(ctx context.Context, caller Caller, request Request) (Re
 	return c.finish(ctx, func(ctx context.Context) (Result, error) {
 		if err := c.asNow(ctx); err != nil {
 			return Result{}, err
+		}
+		if request.Refusal != nil {
+			return Result{}, request.Refusal
 		}
 		return c.path(ctx)
 	})
@@ -130,6 +137,9 @@ func (c *call) finish(ctx context.Context, path func(context.Context) (Result, e
 		coded = &schema.Error{Code: schema.Internal, Retryable: false}
 	}
 	coded = c.explained(coded)
+	if errors.As(err, new(*store.Fault)) { // the operator reads of the disk, the caller of what to do
+		c.p.Log.Error().Err(err).Str("verb", c.d.name).Msg("store can't do its work")
+	}
 	if recordErr := c.recordFailure(context.WithoutCancel(ctx), coded); recordErr != nil {
 		c.p.Log.Error().Err(recordErr).Str("verb", c.d.name).Msg("execution event not written")
 	}
@@ -188,39 +198,57 @@ func valueOf(r *Result) Result {
 	return *r
 }
 
-// decided is the path from the check on.
+// decided is the path from the check on. A writer's is one transaction: what it was let through by holds where it writes.
 func (c *call) decided(ctx context.Context) (Result, error) {
-	verdict := governance.AutoApprove
+	if c.d.read != nil {
+		return c.answerReader(ctx)
+	}
+	result, err := c.execute(ctx)
+	if errors.Is(err, errAsk) {
+		return c.park(ctx)
+	}
+	return result, err
+}
+
+func (c *call) answerReader(ctx context.Context) (Result, error) {
 	var read any
-	err := c.p.DB.View(ctx, func(v *store.View) error {
+	err := c.p.DB.View(ctx, func(v *store.View) (err error) {
 		if err := c.check(ctx, v); err != nil {
 			return err
 		}
-		if c.d.read != nil {
-			var err error
-			read, err = c.d.read(ctx, c.p, v, c.caller, c.args)
-			return err
-		}
-		var err error
-		verdict, err = c.gate(ctx, v)
+		read, err = c.d.read(ctx, c.p, v, c.caller, c.args)
 		return err
 	})
 	if err != nil {
 		return Result{}, err
 	}
-	if c.d.read != nil {
-		return c.answerRead(ctx, read)
+	return c.answerRead(ctx, read)
+}
+
+// errAsk rolls back a call that a person decides: it is parked.
+var errAsk = errors.New("the call needs an approval")
+
+// admitted checks the call and asks its gate.
+func (c *call) admitted(ctx context.Context, v *store.View) (governance.Verdict, error) {
+	if err := c.check(ctx, v); err != nil {
+		return "", err
 	}
+	if c.idle { // its gate was asked before it was planned
+		return governance.AutoApprove, nil
+	}
+	verdict, err := c.gate(ctx, v)
 	switch {
+	case err != nil:
+		return "", err
 	case verdict == governance.Block:
-		if err := c.haltedNow(ctx); err != nil { // the stop's word before the policy's
-			return Result{}, err
+		if err := c.halted(ctx, v); err != nil { // the stop's word before the policy's
+			return "", err
 		}
-		return Result{}, c.blocked()
+		return "", c.blocked()
 	case c.operation == nil && (verdict == governance.RequireApproval || c.confirm != ""):
-		return c.park(ctx)
+		return "", errAsk
 	}
-	return c.execute(ctx, verdict)
+	return verdict, nil
 }
 
 func (c *call) validate() error {
@@ -295,10 +323,9 @@ func (c *call) gate(ctx context.Context, v *store.View) (governance.Verdict, err
 		return governance.AutoApprove, err
 	}
 	c.category = category
-	if c.d.scope != nil {
-		c.scope = c.d.scope(ctx, c.p, v, c.caller, c.args)
-	}
-	return c.p.Governance.Decide(ctx, v, c.caller, category, c.scope)
+	return c.p.Governance.Decide(ctx, v, c.caller, category, func(ctx context.Context, v *store.View) (governance.Reach, error) {
+		return governance.ReachOfCall(ctx, v, c.caller.AccountID, c.d.Verb, c.raw)
+	})
 }
 
 func (c *call) blocked() error {
@@ -317,6 +344,9 @@ func (c *call) park(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	if c.confirm == "" && plan.Idle() {
+		return c.answerIdle(ctx)
+	}
 	shown, err := c.d.shown(c.raw)
 	if err != nil {
 		return Result{}, err
@@ -325,7 +355,7 @@ func (c *call) park(ctx context.Context) (Result, error) {
 	err = c.p.DB.Update(ctx, func(tx *store.Tx) error {
 		c.begin(tx)
 		parked, err := c.p.Governance.Park(ctx, tx, governance.ParkInput{Caller: c.caller, Verb: c.d.name, Arguments: c.raw, Shown: shown,
-			Category: c.category, Description: c.confirm, Plan: plan})
+			Category: c.category, Description: cmp.Or(c.confirm, c.because), Plan: plan})
 		if err != nil {
 			return err
 		}
@@ -340,6 +370,21 @@ func (c *call) park(ctx context.Context) (Result, error) {
 	})
 	return Result{JSON: answer, Pending: true}, err
 }
+
+// answerIdle answers a call whose effect is there already: it runs and nobody is asked, for there is nothing to decide. What
+// has an effect after all, because something changed meanwhile, is rolled back and parked.
+func (c *call) answerIdle(ctx context.Context) (Result, error) {
+	c.idle = true
+	result, err := c.execute(ctx)
+	c.idle = false
+	if errors.Is(err, errNotIdle) {
+		return c.park(ctx)
+	}
+	return result, err
+}
+
+// errNotIdle rolls back a run that was to change nothing, and would.
+var errNotIdle = errors.New("the run has an effect")
 
 // shown are a parked call's arguments as people and assistants see them, without secrets.
 func (d *Definition) shown(raw json.RawMessage) (any, error) {
@@ -365,27 +410,30 @@ func (c *call) plan(ctx context.Context) (*store.Plan, error) {
 	})
 }
 
-// execute runs the call in one transaction, then acts where the verb reaches outside.
-func (c *call) execute(ctx context.Context, verdict governance.Verdict) (Result, error) {
+// execute lets the call through and runs it, in one transaction, then acts where the verb reaches outside.
+func (c *call) execute(ctx context.Context) (Result, error) {
 	var result any
 	var answer json.RawMessage
 	err := c.p.DB.Update(ctx, func(tx *store.Tx) error {
 		c.begin(tx)
+		verdict, err := c.admitted(ctx, &tx.View)
+		if err != nil {
+			return err
+		}
 		if err := c.halted(ctx, &tx.View); err != nil {
 			return err
 		}
 		if err := c.authorised(ctx, tx); err != nil {
 			return err
 		}
-		if err := c.check(ctx, &tx.View); err != nil {
-			return err
-		}
-		var err error
 		if result, err = c.d.run(ctx, c.p, tx, c.caller, c.args); err != nil {
 			return err
 		}
 		if err := c.asPlanned(tx); err != nil {
 			return err
+		}
+		if c.idle && !tx.Plan().Idle() {
+			return errNotIdle
 		}
 		if verdict == governance.NotifyAndProceed && c.operation == nil {
 			if err := c.notify(ctx, tx); err != nil {
@@ -436,6 +484,9 @@ func (c *call) actOutside(ctx context.Context, intent any) (Result, error) {
 		}
 		return c.settle(ctx, tx, answer)
 	})
+	if fault, is := errors.AsType[*store.Fault](err); is {
+		return Result{}, errors.Join(fault.Unrecorded(), err)
+	}
 	if err == nil {
 		err = refusal
 	}
@@ -455,7 +506,7 @@ func (c *call) begin(tx *store.Tx) {
 }
 
 // authorised verifies, for a replayed operation, that a person's approval stands behind it, inside the transaction.
-// From there on the transaction notes what it rests on, as the dry run did whose plan the person has seen.
+// From there on, the check again, the transaction notes what it rests on, as the dry run did whose plan the person has seen.
 func (c *call) authorised(ctx context.Context, tx *store.Tx) error {
 	if c.operation == nil {
 		return nil
@@ -464,7 +515,7 @@ func (c *call) authorised(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	tx.Note()
-	return nil
+	return c.check(ctx, &tx.View)
 }
 
 // asPlanned refuses a replay that came out different from what was approved.
@@ -485,7 +536,7 @@ func (c *call) render(ctx context.Context, tx *store.Tx, result any) (json.RawMe
 	if w, ok := result.(interface{ written() *Written }); ok {
 		w := w.written()
 		if w.Revision == nil && !w.dry {
-			revision, err := tx.Revision(ctx)
+			revision, err := tx.StandingRevision(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -618,12 +669,12 @@ func sentHash(d *Definition, caller Caller, request Request) string {
 }
 
 // once lets a call id through one call at a time, and finds the event that a call under it has left before.
-func (p *Platform) once(ctx context.Context, caller Caller, callID, hash string) (release func(), earlier store.ExecutionEvent, err error) {
-	release, err = p.alone(ctx, "call/"+string(caller.AccountID)+"/"+callID)
-	if err != nil {
-		return nil, earlier, err
+func (p *Platform) once(ctx context.Context, caller Caller, request Request, hash string) (release func(), earlier store.ExecutionEvent, err error) {
+	release, err = p.alone(ctx, "call/"+string(caller.AccountID)+"/"+request.CallID)
+	if err != nil || request.Fresh {
+		return release, earlier, err
 	}
-	earlier, err = p.kept(ctx, caller, callID, hash)
+	earlier, err = p.kept(ctx, caller, request.CallID, hash)
 	if err != nil {
 		release()
 	}

@@ -2,6 +2,7 @@ package tools_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -35,6 +36,22 @@ func TestCallThatIsSentAgainRunsOnce(t *testing.T) {
 	}
 	if _, err := again(env, governance.PersonCaller(env.Person), "call-1", `{"name": "tenant-a"}`); schema.CodeOf(err) != schema.Conflict {
 		t.Errorf("another caller's call id: %v, want a conflict", err)
+	}
+	if got := env.Call(t, "system_sdwan_list_networks", nil); got["count"] != 1.0 {
+		t.Errorf("networks = %v, want one", got)
+	}
+}
+
+// Whoever vouches for a call id that was used nevertheless gets no second effect: the event's id is the backstop.
+func TestUsedCallIDThatIsCalledFreshHasNoEffect(t *testing.T) {
+	t.Parallel()
+	env := toolstest.New(t)
+	for i, name := range []string{"tenant-a", "tenant-b"} {
+		_, err := env.Platform.Call(t.Context(), env.Caller, tools.Request{Verb: "system_sdwan_create_network",
+			Arguments: fmt.Appendf(nil, `{"name": %q}`, name), CallID: "call-1", Fresh: true})
+		if (err == nil) != (i == 0) {
+			t.Errorf("call %d: %v", i, err)
+		}
 	}
 	if got := env.Call(t, "system_sdwan_list_networks", nil); got["count"] != 1.0 {
 		t.Errorf("networks = %v, want one", got)

@@ -21,13 +21,13 @@ type Warning struct {
 }
 
 // Written is what every result of a mutating verb has beside its own keys; result types embed it. Revision is filled by
-// the call path, null where nothing was written.
+// the call path, where nothing was to change with the store's as it stands; it is null of a dry run alone.
 type Written struct {
 	Revision *int64       `json:"revision"`
 	Warnings []Warning    `json:"warnings"`
 	Hint     *schema.Hint `json:"hint"`
 
-	dry bool // nothing was written: the revision stays null, and is not raised
+	dry bool // the caller asked for a dry run
 }
 
 func (w *Written) written() *Written { return w }
@@ -46,12 +46,12 @@ type Page struct {
 
 // handler is a verb's behaviour. A reader has read; a writer has run, and act where it reaches outside.
 type handler[A, R any] struct {
-	// check refuses what the arguments, the account's rows or a floor forbid. It runs before the gate and again inside
-	// the write transaction, so run may rely on it. nil: nothing to check.
+	// check refuses what the arguments, the account's rows or a floor forbid. It runs before the gate, inside the
+	// transaction that run writes in, so run may rely on it. nil: nothing to check.
 	check func(ctx context.Context, p *Platform, v *store.View, c Caller, a A) error
-	// read answers a verb that writes nothing. It may block where the verb declares wait_seconds: then wait is used.
+	// read answers a verb that writes nothing.
 	read func(ctx context.Context, p *Platform, v *store.View, c Caller, a A) (R, error)
-	// wait answers a reader that waits for something; it opens its own views.
+	// wait answers a reader that waits for something, or that writes what it hands out; it opens its own views.
 	wait func(ctx context.Context, p *Platform, c Caller, a A) (R, error)
 	// run writes the intent, all of it in one transaction, and speaks to nothing outside.
 	run func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a A) (R, error)
@@ -68,10 +68,11 @@ type handler[A, R any] struct {
 	preview func(a A) carried
 	// call names the call that a verb makes in its own place.
 	call func(a A) carried
-	// scope names the network or cluster that a policy's scope may speak of; nil: none.
-	scope func(ctx context.Context, p *Platform, v *store.View, c Caller, a A) governance.Scope
 	// hide takes secrets out of a parked call's arguments that their names alone don't tell; nil: they do.
 	hide func(arguments store.Object) store.Object
+	// credential is the audit row of handing out a result once more that is kept with an operation; false where that result has no
+	// credential in it. nil: the verb's results never have.
+	credential func(r R) (store.AuditEntry, bool)
 }
 
 // outcome writes what an act learned. A refusal beside a nil error is committed with the rows and then answered.
@@ -92,11 +93,12 @@ type Definition struct {
 	run      func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a any) (any, error)
 	act      func(ctx context.Context, p *Platform, c Caller, a, intent any) outcome[any]
 	category func(ctx context.Context, p *Platform, v *store.View, c Caller, a any) (string, error) // nil: the verb's own
-	scope    func(ctx context.Context, p *Platform, v *store.View, c Caller, a any) governance.Scope
 	carry    func(a any) carried
 	preview  func(a any) carried
 	call     func(a any) carried
 	hide     func(arguments store.Object) store.Object
+
+	credential func(raw json.RawMessage) (store.AuditEntry, bool, error) // nil: its results have none
 }
 
 // define erases a handler's types. R is a struct; the call path hands it around as *R.
@@ -147,9 +149,14 @@ func define[A, R any](name string, h handler[A, R]) *Definition {
 	if h.call != nil {
 		d.call = func(a any) carried { return h.call(a.(A)) }
 	}
-	if h.scope != nil {
-		d.scope = func(ctx context.Context, p *Platform, v *store.View, c Caller, a any) governance.Scope {
-			return h.scope(ctx, p, v, c, a.(A))
+	if h.credential != nil {
+		d.credential = func(raw json.RawMessage) (store.AuditEntry, bool, error) {
+			var r R
+			if err := json.Unmarshal(raw, &r); err != nil {
+				return store.AuditEntry{}, false, fmt.Errorf("read a kept result of %s: %w", name, err)
+			}
+			row, holds := h.credential(r)
+			return row, holds, nil
 		}
 	}
 	switch {

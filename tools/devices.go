@@ -59,12 +59,9 @@ func issueUserDevice() *Definition {
 			r.warnOf(issued.Warnings)
 			return r, nil
 		},
-		scope: func(ctx context.Context, p *Platform, v *store.View, c Caller, a issueUserDeviceArgs) governance.Scope {
-			g, err := store.AccessGrantByID(ctx, v, c.AccountID, a.AccessGrantID)
-			if err != nil {
-				return governance.Scope{} // check has refused what is not there
-			}
-			return governance.Scope{NetworkID: g.NetworkID}
+		credential: func(r issueUserDeviceResult) (store.AuditEntry, bool) {
+			return store.AuditEntry{Action: "read", ResourceType: "Sdwan::UserDevice", ResourceID: string(r.Device.ID),
+				New: store.Object{"label": r.Device.Label}}, r.BootstrapURL != ""
 		},
 	})
 }

@@ -140,7 +140,6 @@ func createFirewallRule() *Definition {
 			r.warnOf(effect.Warnings)
 			return r, nil
 		},
-		scope: ofNetwork(func(a createFirewallRuleArgs) store.NetworkID { return a.NetworkID }),
 	})
 }
 

@@ -36,6 +36,7 @@ func newHost() *host {
 
 func (h *host) Type() string                        { return "local" }
 func (h *host) Capabilities() []provider.Capability { return h.can }
+func (h *host) Architectures() []string             { return []string{"amd64"} }
 
 func (h *host) ConfigKeys() []string { return []string{"project"} }
 func (h *host) Regions(context.Context) ([]provider.Region, error) {

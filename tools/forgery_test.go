@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"powernode/platform/governance"
 	"powernode/schema"
@@ -182,10 +185,11 @@ func TestNarrowedTokenReadsNoResultOfWhatItCanNotCall(t *testing.T) {
 		c := w.CallerBy(t, secret)
 		one := w.CallAs(t, c, "platform_get_operation", toolstest.Object{"deferred_operation_id": id})["operation"]
 		all := w.CallAs(t, c, "platform_list_operations", nil)["operations"].([]any)
-		for _, o := range []any{one, all[0]} {
-			if got := strings.Contains(spelt(o), "apiVersion"); got != want {
-				t.Errorf("role %s, toolsets %v: the kubeconfig shows: %t, want %t", c.Role, c.Toolsets, got, want)
-			}
+		if got := strings.Contains(spelt(one), "apiVersion"); got != want {
+			t.Errorf("role %s, toolsets %v: the kubeconfig shows: %t, want %t", c.Role, c.Toolsets, got, want)
+		}
+		if strings.Contains(spelt(all[0]), "apiVersion") {
+			t.Errorf("role %s, toolsets %v: a list shows the kubeconfig", c.Role, c.Toolsets)
 		}
 	}
 }
@@ -208,5 +212,54 @@ func TestParkedConnectionShowsNoSecret(t *testing.T) {
 		if strings.Contains(text, "hunter2") || !strings.Contains(text, `"zone":"z1"`) {
 			t.Errorf("shown %s, want the secrets hidden and the rest there", text)
 		}
+	}
+}
+
+// TestPolicyThatNobodySignedIsListedOnlyWhereItBinds writes rows to the table by hand: what loosens counts as absent.
+func TestPolicyThatNobodySignedIsListedOnlyWhereItBinds(t *testing.T) {
+	t.Parallel()
+	const category = "sdwan.network_delete"
+	for _, tt := range []struct {
+		name, verdict, scope string
+		signature            []byte
+		listed               []string
+	}{
+		{"one that loosens", "auto_approve", `{}`, nil, []string{"require_approval"}},
+		{"one that loosens, with a signature that is none", "notify_and_proceed", `{}`, []byte("x"), []string{"require_approval"}},
+		{"one that says what the default says", "require_approval", `{}`, nil, []string{"require_approval"}},
+		{"one that loosens for a role", "auto_approve", `{"role": "agent"}`, nil, []string{"require_approval"}},
+		{"one of two kinds", "block", `{"role": "agent", "user_id": "x"}`, nil, []string{"require_approval"}},
+		{"one that tightens", "block", `{}`, nil, []string{"block", "require_approval"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			env := toolstest.New(t)
+			env.Update(t, func(ctx context.Context, tx *store.Tx) error {
+				return store.PutPolicy(ctx, tx, store.Policy{ID: store.PolicyID(tx.NewID()), AccountID: env.Account.ID, ActionCategory: category,
+					Verdict: tt.verdict, Scope: tt.scope, MadeBy: env.Person.ID, Signature: tt.signature})
+			})
+			var verdicts []string
+			for _, row := range objects(t, env.Call(t, "platform_list_policies", toolstest.Object{"action_category": category})["policies"]) {
+				verdicts = append(verdicts, row["verdict"].(string))
+			}
+			answer, err := env.Platform.People(t.Context(), env.Account.ID, tools.PeoplePolicies, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var shown []string
+			for _, p := range answer.(tools.PoliciesAnswer).Policies {
+				if p.ActionCategory == category {
+					shown = append(shown, p.Verdict)
+				}
+			}
+			slices.Sort(verdicts)
+			slices.Sort(shown)
+			if diff := cmp.Diff(tt.listed, verdicts); diff != "" {
+				t.Errorf("the verb lists (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.listed, shown); diff != "" {
+				t.Errorf("people see (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

@@ -149,17 +149,55 @@ type getOperationResult struct {
 
 func platformGetOperation() *Definition {
 	return define("platform_get_operation", handler[getOperationArgs, getOperationResult]{
-		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a getOperationArgs) (r getOperationResult, err error) {
-			o, err := store.OperationByID(ctx, v, c.AccountID, a.DeferredOperationID)
-			if errors.Is(err, store.ErrNoRow) || (err == nil && (!governance.Readable(o, c) || !p.reaches(c, o))) {
-				return r, schema.Errorf(schema.NotFound, "operation not found")
+		wait: func(ctx context.Context, p *Platform, c Caller, a getOperationArgs) (r getOperationResult, err error) {
+			var o store.Operation
+			var credential *store.AuditEntry
+			err = p.DB.View(ctx, func(v *store.View) error {
+				o, err = store.OperationByID(ctx, v, c.AccountID, a.DeferredOperationID)
+				if errors.Is(err, store.ErrNoRow) || (err == nil && (!governance.Readable(o, c) || !p.reaches(c, o))) {
+					return schema.Errorf(schema.NotFound, "operation not found")
+				}
+				if err != nil {
+					return fmt.Errorf("look for the operation: %w", err)
+				}
+				r.Operation, credential, err = p.seen(o, c)
+				return err
+			})
+			if err == nil && credential != nil {
+				err = p.handOut(ctx, o, c, *credential)
 			}
 			if err != nil {
-				return r, fmt.Errorf("look for the operation: %w", err)
+				return getOperationResult{}, err
 			}
-			r.Operation, err = p.seen(o, c)
-			return r, err
+			return r, nil
 		},
+	})
+}
+
+// handOut records that an operation's result, with the credential in it, is read once more: before it is handed out, and not
+// where policy has come to forbid it.
+func (p *Platform) handOut(ctx context.Context, o store.Operation, c Caller, row store.AuditEntry) error {
+	again, err := p.called(o, c)
+	if err == nil {
+		err = again.validate()
+	}
+	if err != nil {
+		return err
+	}
+	return p.DB.Update(ctx, func(tx *store.Tx) error {
+		verdict, err := again.gate(ctx, &tx.View)
+		if err != nil {
+			return err
+		}
+		if verdict == governance.Block {
+			return again.blocked()
+		}
+		tx.Act(store.Actor{Kind: c.Kind, ID: c.ID, Verb: "platform_get_operation", OperationID: string(o.ID), CorrelationID: tx.NewID()})
+		row.AccountID = o.AccountID
+		if _, err := tx.Audit(ctx, row); err != nil {
+			return fmt.Errorf("record the reading of a credential: %w", err)
+		}
+		return again.notify(ctx, tx)
 	})
 }
 
@@ -174,13 +212,30 @@ func (p *Platform) reaches(c Caller, o store.Operation) bool {
 }
 
 // seen is an operation as a caller may see it: its result is for whoever asked, and not for a credential of theirs that is
-// narrowed to less than the call.
-func (p *Platform) seen(o store.Operation, c Caller) (governance.OperationView, error) {
+// narrowed to less than the call. Where a credential stands in that result, the audit row of handing it out comes with it.
+func (p *Platform) seen(o store.Operation, c Caller) (governance.OperationView, *store.AuditEntry, error) {
 	d, there := p.Lookup(o.Verb)
 	if !there || (&call{p: p, d: d, caller: c}).authorise() != nil {
 		c = Caller{}
 	}
-	return p.Governance.Seen(o, c)
+	view, err := p.Governance.Seen(o, c)
+	if err != nil || view.Result == nil || d.credential == nil {
+		return view, nil, err
+	}
+	row, holds, err := d.credential(view.Result)
+	if err != nil || !holds {
+		return view, nil, err
+	}
+	return view, &row, nil
+}
+
+// listed is an operation as a list shows it: a credential is read one by one.
+func (p *Platform) listed(o store.Operation, c Caller) (governance.OperationView, error) {
+	view, credential, err := p.seen(o, c)
+	if credential != nil {
+		view.Result = nil
+	}
+	return view, err
 }
 
 type listOperationsArgs struct {
@@ -213,7 +268,7 @@ func platformListOperations() *Definition {
 			r.Operations = make([]governance.OperationView, len(own))
 			for i := range own {
 				if err == nil {
-					r.Operations[i], err = p.seen(own[i], c)
+					r.Operations[i], err = p.listed(own[i], c)
 				}
 			}
 			return r, err

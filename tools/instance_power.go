@@ -157,6 +157,7 @@ func destroyInstance() *Definition {
 				}
 				r.Destroyed, r.InstanceID, r.Name = true, d.Instance.ID, d.Instance.Name
 				r.SDWANPeersDestroyed, r.DependentRowsDeleted = d.Peers, d.DependentRows
+				r.warned(d.Warnings)
 				return r, nil, nil
 			}
 		},

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"powernode/platform/fleet"
 	"powernode/schema"
@@ -79,6 +80,15 @@ type instanceHold struct {
 	ExpiresAt  store.Time       `json:"expires_at"`
 }
 
+// cleanupState tells how far a machine that lives on after its instance is with taking away what the platform put on it.
+func cleanupState(d store.Departure) store.SubsystemState {
+	if d.CleanedAt == nil {
+		return store.SubsystemState{Name: "cleanup", State: "not_measured", ObservedAt: d.Since,
+			Message: "the machine has not cleaned up yet: its agent does so when it reaches the platform"}
+	}
+	return store.SubsystemState{Name: "cleanup", AppliedRevision: d.DocumentRevision, State: "ok", ObservedAt: *d.CleanedAt}
+}
+
 type instancePeer struct {
 	PeerID          store.PeerID    `json:"peer_id"`
 	NetworkID       store.NetworkID `json:"network_id"`
@@ -132,6 +142,13 @@ func instanceFullOf(ctx context.Context, v *store.View, i store.Instance) (insta
 	}
 	f.DesiredRevision, f.AppliedRevision, f.Converged = measured.DesiredRevision, measured.AppliedRevision, measured.Converged
 	f.Subsystems = measured.Subsystems
+	left, err := fleet.Cleanup(ctx, v, i)
+	if err != nil {
+		return f, err
+	}
+	if left != nil {
+		f.Subsystems = append(slices.Clip(f.Subsystems), cleanupState(*left))
+	}
 	return f, f.memberships(ctx, v, i)
 }
 
@@ -235,6 +252,10 @@ func provisionInstance() *Definition {
 				}
 				return r, nil, r.tell(ctx, p, tx, i)
 			}
+		},
+		credential: func(r provisionResult) (store.AuditEntry, bool) {
+			return store.AuditEntry{Action: "read", ResourceType: "System::NodeInstance", ResourceID: string(r.Instance.ID),
+				New: store.Object{"enrollment": "command"}}, r.Enrollment != nil
 		},
 	})
 }
@@ -360,6 +381,11 @@ func terminateInstance() *Definition {
 				if left := i.Provisioning.V.Leaving; left != nil {
 					r.DetachedPeerCount, r.RemovedMember = left.DetachedPeers, left.RemovedMember
 				}
+				warnings, err := fleet.Uncleaned(ctx, &tx.View, i)
+				if err != nil {
+					return r, nil, err
+				}
+				r.warned(warnings)
 				r.Instance, err = summariseInstance(ctx, &tx.View, i)
 				return r, nil, err
 			}
@@ -427,6 +453,12 @@ type listInstancesResult struct {
 
 func listInstances() *Definition {
 	return define("system_list_instances", handler[listInstancesArgs, listInstancesResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a listInstancesArgs) error {
+			if err := found(ctx, v, c, a.NodeID, fleet.NodeByID); err != nil {
+				return err
+			}
+			return found(ctx, v, c, a.TemplateID, fleet.TemplateByID)
+		},
 		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a listInstancesArgs) (r listInstancesResult, err error) {
 			all, err := store.Instances(ctx, v, c.AccountID, a.NodeID, a.TemplateID, a.Status)
 			if err != nil {

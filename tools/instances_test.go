@@ -377,7 +377,7 @@ func TestTerminateEndsTheMachineAndAnswersTheSameAgain(t *testing.T) {
 	if n := s.host.count(); n != 0 {
 		t.Errorf("%d machines are left", n)
 	}
-	again := s.Approve(t, s.Parked(t, "system_terminate_instance", args))
+	again := s.Call(t, "system_terminate_instance", args)
 	if diff := cmp.Diff(got, again); diff != "" {
 		t.Errorf("a second termination answers something else:\n%s", diff)
 	}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"powernode/platform/cluster"
-	"powernode/platform/governance"
 	"powernode/schema"
 	"powernode/store"
 )
@@ -272,15 +271,6 @@ func clusterNodeOf(ctx context.Context, v *store.View, n store.ClusterNode) (clu
 	return out, nil
 }
 
-// ofCluster is the scope of a call on a cluster: policies may speak of it.
-func ofCluster(ctx context.Context, p *Platform, v *store.View, c Caller, a clusterRefArgs) governance.Scope {
-	found, err := p.Cluster.Find(ctx, v, c.AccountID, a.ClusterID)
-	if err != nil {
-		return governance.Scope{} // check has refused what is not there
-	}
-	return governance.Scope{ClusterID: found.ID, NetworkID: found.NetworkID}
-}
-
 type getKubeconfigResult struct {
 	ClusterID   store.ClusterID `json:"cluster_id"`
 	Kubeconfig  string          `json:"kubeconfig"`
@@ -304,7 +294,9 @@ var getKubeconfig = define("kubernetes_get_kubeconfig", handler[clusterRefArgs, 
 		text, address, err := p.Cluster.Kubeconfig(ctx, tx, found)
 		return getKubeconfigResult{ClusterID: found.ID, Kubeconfig: text, APIEndpoint: address}, err
 	},
-	scope: ofCluster,
+	credential: func(r getKubeconfigResult) (store.AuditEntry, bool) {
+		return store.AuditEntry{Action: "kubernetes.kubeconfig_read", ResourceType: "Devops::KubernetesCluster", ResourceID: string(r.ClusterID)}, true
+	},
 })
 
 type decommissionResult struct {
@@ -336,7 +328,6 @@ var decommissionCluster = define("kubernetes_decommission_cluster", handler[clus
 		}
 		return out, err
 	},
-	scope: ofCluster,
 })
 
 func tombstoneOf(ctx context.Context, p *Platform, v *store.View, t store.Tombstone) (tombstoneObject, error) {
@@ -396,7 +387,6 @@ var createCluster = define("kubernetes_create_cluster", handler[createClusterArg
 			Text: "Bind the first server: module k3s-server with config {\"target_cluster_id\": \"" + string(made.ID) + "\"}."}
 		return out, err
 	},
-	scope: ofNetwork(func(a createClusterArgs) store.NetworkID { return a.NetworkID }),
 })
 
 type listArgs struct {

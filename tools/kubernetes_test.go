@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -287,6 +288,48 @@ func TestKubeconfigThatIsParkedIsForItsRequesterAlone(t *testing.T) {
 	}
 }
 
+func TestCredentialInAnOperationIsReadOnTheRecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, tt := range []struct{ verb, category, secret, resource, action string }{
+		{"kubernetes_get_kubeconfig", "system.runtime_k8s_kubeconfig_read", "current-context", "Devops::KubernetesCluster", "kubernetes.kubeconfig_read"},
+		{"system_sdwan_issue_user_device", "sdwan.user_device_create", "bootstrap_url", "Sdwan::UserDevice", "read"},
+	} {
+		t.Run(tt.verb, func(t *testing.T) {
+			w.SetPolicy(t, tt.category, governance.RequireApproval, governance.Scope{})
+			id := w.Parked(t, tt.verb, w.args[tt.verb][0])
+			w.Approve(t, id)
+			reads := func() (n int) {
+				for _, row := range w.Audit(t, tt.resource) {
+					if row.Action == tt.action && row.Actor.Verb == "platform_get_operation" {
+						n++
+					}
+				}
+				return n
+			}
+			if listed := spelt(w.Call(t, "platform_list_operations", nil)); strings.Contains(listed, tt.secret) || !strings.Contains(listed, string(id)) {
+				t.Errorf("the list hands the credential out: %s", listed)
+			}
+			if reads() != 0 {
+				t.Error("a list is recorded as a reading of the credential")
+			}
+			for n := 1; n <= 2; n++ {
+				if got := spelt(w.Call(t, "platform_get_operation", toolstest.Object{"deferred_operation_id": id})); !strings.Contains(got, tt.secret) {
+					t.Errorf("its requester reads no credential in %s", got)
+				}
+				if reads() != n {
+					t.Errorf("%d readings are recorded after %d", reads(), n)
+				}
+			}
+			w.SetPolicy(t, tt.category, governance.Block, governance.Scope{})
+			w.Refused(t, "platform_get_operation", toolstest.Object{"deferred_operation_id": id}, schema.BlockedByPolicy, tt.category)
+			if reads() != 2 {
+				t.Error("a reading that policy forbids is recorded as one")
+			}
+		})
+	}
+}
+
 func TestPreviewOfTheKubeconfigHandsNothingOut(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -344,7 +387,7 @@ func TestClusterThatCouldNotBeIsRefused(t *testing.T) {
 	a := l.network(t, "tenant-a")
 	cidr := l.Call(t, "system_sdwan_get_network", toolstest.Object{"network_id": a})["network"].(toolstest.Object)["cidr_64"].(string)
 	l.Call(t, "kubernetes_create_cluster", toolstest.Object{"name": "alpha", "network_id": a})
-	wide := strings.TrimSuffix(cidr, "/64") + "/63"
+	wide := netip.PrefixFrom(netip.MustParsePrefix(cidr).Addr(), 63).Masked().String()
 	for _, tt := range []struct {
 		args toolstest.Object
 		code schema.Code

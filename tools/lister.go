@@ -49,7 +49,8 @@ func (c *call) lister(refused *schema.Error) *schema.Hint {
 		kind, _, _ = strings.Cut(refused.Message, " not found")
 	case schema.InvalidArguments:
 		if found, _ := refused.Details["violations"].([]schema.Violation); len(found) > 0 && found[0].Problem == "value" {
-			kind = c.kindAt(found[0].Pointer)
+			at := found[0].Pointer
+			kind = c.d.Verb.Subject(at[strings.LastIndex(at, "/")+1:])
 		}
 	}
 	verb, known := listers[strings.ReplaceAll(strings.ToLower(kind), " ", "_")]
@@ -57,19 +58,4 @@ func (c *call) lister(refused *schema.Error) *schema.Hint {
 		return nil
 	}
 	return &schema.Hint{Verb: verb, Text: "Gives the ids."}
-}
-
-// kindAt is the kind of object whose id stands at a pointer, empty where none does. A parameter that is called id has the
-// id of what its verb is about.
-func (c *call) kindAt(pointer string) string {
-	name := pointer[strings.LastIndex(pointer, "/")+1:]
-	if name != "id" {
-		kind, ok := strings.CutSuffix(name, "_id")
-		if !ok {
-			return ""
-		}
-		return kind
-	}
-	_, about, _ := strings.Cut(strings.TrimPrefix(c.d.name, "system_"), "_")
-	return about
 }

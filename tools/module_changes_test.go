@@ -136,8 +136,11 @@ func TestVersionsManifestSpeaksForTheModule(t *testing.T) {
 			s.join(t, template, m, nil)
 			continue
 		}
-		s.Refused(t, "system_assign_module_to_template", toolstest.Object{"template_id": template, "module_id": m}, schema.PreconditionFailed,
-			"it would introduce 1 composition conflict(s): one and two (both have service edge)")
+		refusal := s.Refused(t, "system_assign_module_to_template", toolstest.Object{"template_id": template, "module_id": m}, schema.PreconditionFailed,
+			"it would introduce 1 composition conflict(s)")
+		if diff := cmp.Diff([]string{"one and two (both have service edge)"}, refusal.Details["conflicts"]); diff != "" {
+			t.Errorf("conflicts (-want +got):\n%s", diff)
+		}
 	}
 }
 

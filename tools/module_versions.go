@@ -141,7 +141,12 @@ func createModuleVersion() *Definition {
 			if err != nil {
 				return r, err
 			}
+			warnings, err := fleet.Unmet(ctx, &tx.View, m, v)
+			if err != nil {
+				return r, err
+			}
 			r.Version = versionOf(m, v)
+			r.warned(warnings)
 			if !r.Version.Servable {
 				r.Warn("not_released", "the version was made by an assistant: it is served to no machine before a person has released it or made it current")
 			}
@@ -165,7 +170,7 @@ func refuseUnreleased(ctx context.Context, p *Platform, v *store.View, c Caller,
 	if c.Human() || version.Released() {
 		return nil
 	}
-	verdict, err := p.Governance.Decide(ctx, v, c, category, governance.Scope{})
+	verdict, err := p.Governance.Decide(ctx, v, c, category, nil)
 	if err != nil {
 		return err
 	}
@@ -181,11 +186,11 @@ func versionCategory(ctx context.Context, p *Platform, v *store.View, c Caller, 
 	if !a.MakeCurrent {
 		return create, nil
 	}
-	created, err := p.Governance.Decide(ctx, v, c, create, governance.Scope{})
+	created, err := p.Governance.Decide(ctx, v, c, create, nil)
 	if err != nil {
 		return "", err
 	}
-	set, err := p.Governance.Decide(ctx, v, c, current, governance.Scope{})
+	set, err := p.Governance.Decide(ctx, v, c, current, nil)
 	if err != nil {
 		return "", err
 	}

@@ -3,7 +3,6 @@ package tools
 import (
 	"context"
 
-	"powernode/platform/governance"
 	"powernode/platform/network"
 	"powernode/schema"
 	"powernode/store"
@@ -79,18 +78,9 @@ func (w *Written) warnOf(warnings []network.Warning) {
 	}
 }
 
-// ofNetwork is the scope of a call that names its network.
-func ofNetwork[A any](id func(A) store.NetworkID) func(context.Context, *Platform, *store.View, Caller, A) governance.Scope {
-	return func(_ context.Context, _ *Platform, _ *store.View, _ Caller, a A) governance.Scope {
-		return governance.Scope{NetworkID: id(a)}
-	}
-}
-
 type networkIDArgs struct {
 	NetworkID store.NetworkID `json:"network_id"`
 }
-
-func (a networkIDArgs) network() store.NetworkID { return a.NetworkID }
 
 type createNetworkArgs struct {
 	Name        string `json:"name"`
@@ -223,7 +213,6 @@ func updateNetwork() *Definition {
 			r.Network, err = viewNetwork(ctx, p, &tx.View, n)
 			return r, err
 		},
-		scope: ofNetwork(func(a updateNetworkArgs) store.NetworkID { return a.NetworkID }),
 	})
 }
 
@@ -254,6 +243,5 @@ func deleteNetwork() *Definition {
 			return deleteNetworkResult{Deleted: true, ID: a.NetworkID, Removed: removedObject{Peers: gone.Peers, FirewallRules: gone.FirewallRules,
 				AccessGrants: gone.AccessGrants, UserDevices: gone.UserDevices, VirtualIPs: gone.VirtualIPs}}, err
 		},
-		scope: ofNetwork(networkIDArgs.network),
 	})
 }

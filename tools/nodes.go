@@ -164,6 +164,11 @@ func updateNode() *Definition {
 			if r.AssignmentsStale = stale; stale {
 				r.Hint = applyHint()
 			}
+			warnings, err := fleet.Misfits(ctx, &tx.View, n)
+			if err != nil {
+				return r, err
+			}
+			r.warned(warnings)
 			r.Node, err = nodeFullOf(ctx, &tx.View, n)
 			return r, err
 		},
@@ -183,6 +188,9 @@ type listNodesResult struct {
 
 func listNodes() *Definition {
 	return define("system_list_nodes", handler[listNodesArgs, listNodesResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a listNodesArgs) error {
+			return found(ctx, v, c, a.TemplateID, fleet.TemplateByID)
+		},
 		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a listNodesArgs) (r listNodesResult, err error) {
 			all, err := store.Nodes(ctx, v, c.AccountID, a.TemplateID)
 			if err != nil {
@@ -243,8 +251,10 @@ func deleteNode() *Definition {
 			return p.Fleet.CheckDeleteNode(ctx, v, c.AccountID, a.NodeID)
 		},
 		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a nodeArgs) (r deleteNodeResult, err error) {
-			n, cascaded, err := p.Fleet.DeleteNode(ctx, tx, c.AccountID, a.NodeID)
-			return deleteNodeResult{Deleted: true, NodeID: n.ID, Name: n.Name, InstancesCascaded: cascaded}, err
+			d, err := p.Fleet.DeleteNode(ctx, tx, c.AccountID, a.NodeID)
+			r = deleteNodeResult{Deleted: true, NodeID: d.Node.ID, Name: d.Node.Name, InstancesCascaded: d.Instances}
+			r.warned(d.Warnings)
+			return r, err
 		},
 	})
 }

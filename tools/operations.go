@@ -105,6 +105,20 @@ func (p *Platform) planAgain(ctx context.Context, o store.Operation) (*call, *st
 
 // replayed is an operation's call as its original caller would make it now.
 func (p *Platform) replayed(ctx context.Context, o store.Operation) (*call, error) {
+	c, err := p.called(o, governance.Requester(o))
+	if err != nil {
+		return nil, err
+	}
+	c.operation = &o
+	return c, p.DB.View(ctx, func(v *store.View) error {
+		var err error
+		c.caller, err = p.Governance.Current(ctx, v, c.caller)
+		return err
+	})
+}
+
+// called is an operation's call as somebody would make it.
+func (p *Platform) called(o store.Operation, by Caller) (*call, error) {
 	d, ok := p.Lookup(o.Verb)
 	if !ok {
 		return nil, schema.Errorf(schema.PreconditionFailed, "not available yet: %s", o.Verb)
@@ -113,12 +127,7 @@ func (p *Platform) replayed(ctx context.Context, o store.Operation) (*call, erro
 	if err != nil {
 		return nil, err
 	}
-	c := &call{p: p, d: d, caller: governance.Requester(o), request: Request{Verb: o.Verb, Arguments: arguments}, operation: &o}
-	return c, p.DB.View(ctx, func(v *store.View) error {
-		var err error
-		c.caller, err = p.Governance.Current(ctx, v, c.caller)
-		return err
-	})
+	return &call{p: p, d: d, caller: by, request: Request{Verb: o.Verb, Arguments: arguments}}, nil
 }
 
 // replay runs an approved operation through the call path, and writes what came of it.
@@ -239,6 +248,9 @@ func (p *Platform) RunOperations(ctx context.Context) error {
 
 // LookAtOperations is one round of RunOperations. It writes only when there is something to write.
 func (p *Platform) LookAtOperations(ctx context.Context) error {
+	if err := p.lookAtChain(ctx); err != nil {
+		return err
+	}
 	return p.eachAccount(ctx, func(acct store.AccountID) error {
 		due := false
 		err := p.DB.View(ctx, func(v *store.View) error {

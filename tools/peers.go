@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 
-	"powernode/platform/governance"
 	"powernode/platform/network"
 	"powernode/sdwan"
 	"powernode/store"
@@ -136,7 +135,6 @@ func attachPeer() *Definition {
 			r.Peer, err = viewPeer(ctx, p, &tx.View, peer)
 			return r, err
 		},
-		scope: ofNetwork(func(a attachPeerArgs) store.NetworkID { return a.NetworkID }),
 	})
 }
 
@@ -212,13 +210,6 @@ func detachPeer() *Definition {
 		run: func(ctx context.Context, p *Platform, tx *store.Tx, c Caller, a peerIDArgs) (detachPeerResult, error) {
 			released, err := p.Network.Detach(ctx, tx, c.AccountID, a.PeerID)
 			return detachPeerResult{Detached: true, ID: a.PeerID, ReleasedVirtualIPIDs: notNil(released)}, err
-		},
-		scope: func(ctx context.Context, p *Platform, v *store.View, c Caller, a peerIDArgs) governance.Scope {
-			peer, err := p.Network.FindPeer(ctx, v, c.AccountID, a.PeerID)
-			if err != nil {
-				return governance.Scope{} // check has refused what is not there
-			}
-			return governance.Scope{NetworkID: peer.NetworkID}
 		},
 	})
 }

@@ -23,7 +23,7 @@ const (
 	PeoplePolicies      = "policies"       // → PoliciesAnswer
 	PeoplePreparePolicy = "prepare_policy" // PreparePolicyRequest → governance.PolicyStatement
 	PeopleSetPolicy     = "set_policy"     // governance.PolicyInput → governance.PolicyView
-	PeopleVerify        = "verify"         // → governance.Proof
+	PeopleVerify        = "verify"         // VerifyRequest → governance.Proof
 	PeopleAccount       = "account"        // → AccountAnswer
 	PeopleUsers         = "users"          // → UsersAnswer
 	PeoplePrepareUser   = "prepare_user"   // PrepareUserRequest → governance.UserStatement
@@ -42,7 +42,8 @@ type KeyState struct {
 	Email     *string         `json:"email"`
 	Name      *string         `json:"name"`
 	PublicKey []byte          `json:"public_key"`
-	Keys      []KeyHolder     `json:"keys"` // all that stand, oldest first; the one above is the latest
+	Keys      []KeyHolder     `json:"keys"`  // all that stand, oldest first; the one above is the latest
+	Chain     store.Head      `json:"chain"` // the end of the audit chain, which the statement of a new key signs
 }
 
 // KeyHolder is somebody who can sign.
@@ -54,17 +55,22 @@ type KeyHolder struct {
 
 // OperationsRequest narrows a list of operations.
 type OperationsRequest struct {
-	Status string `json:"status"` // empty: all
+	Status string  `json:"status"` // empty: all
+	Limit  int     `json:"limit"`  // 0: no pages
+	Cursor *string `json:"cursor"`
 }
 
 // OperationsAnswer lists operations, latest first.
 type OperationsAnswer struct {
 	Operations []governance.OperationView `json:"operations"`
+	Page
 }
 
-// OperationRequest names an operation.
+// OperationRequest names an operation. By is who is about to approve it; empty: somebody looks. What can't be approved any more is
+// stale from then on.
 type OperationRequest struct {
-	ID string `json:"id"`
+	ID string       `json:"id"`
+	By store.UserID `json:"by"`
 }
 
 // OperationAnswer is an operation as the person who decides sees it. Statement is what they sign, with decision and
@@ -109,7 +115,7 @@ func (p *Platform) People(ctx context.Context, acct store.AccountID, request str
 	case PeopleOperations:
 		return asked(body, func(in OperationsRequest) (any, error) { return p.operationsFor(ctx, acct, in) })
 	case PeopleOperation:
-		return asked(body, func(in OperationRequest) (any, error) { return p.operationFor(ctx, acct, in.ID) })
+		return asked(body, func(in OperationRequest) (any, error) { return p.operationFor(ctx, acct, in) })
 	case PeopleDecide:
 		return asked(body, func(in governance.Decision) (any, error) { return p.decideFor(ctx, acct, in) })
 	case PeoplePolicies:
@@ -119,7 +125,7 @@ func (p *Platform) People(ctx context.Context, acct store.AccountID, request str
 	case PeopleSetPolicy:
 		return asked(body, func(in governance.PolicyInput) (any, error) { return p.setPolicy(ctx, acct, in) })
 	case PeopleVerify:
-		return p.verify(ctx)
+		return asked(body, func(in VerifyRequest) (any, error) { return p.verify(ctx, in) })
 	}
 	return p.identity(ctx, acct, request, body)
 }
@@ -180,6 +186,9 @@ func (p *Platform) keyState(ctx context.Context, acct store.AccountID) (s KeySta
 			return fmt.Errorf("read the account: %w", err)
 		}
 		s = KeyState{AccountID: acct, Account: account.Name, Keys: []KeyHolder{}}
+		if s.Chain, err = store.AuditHead(ctx, v); err != nil {
+			return err
+		}
 		k, err := p.Governance.StandingKey(ctx, v, acct)
 		if errors.Is(err, &schema.Error{Code: schema.PreconditionFailed}) {
 			return nil
@@ -226,6 +235,10 @@ func (p *Platform) operationsFor(ctx context.Context, acct store.AccountID, in O
 		if err != nil {
 			return fmt.Errorf("list operations: %w", err)
 		}
+		all, a.Page, err = page("operations", in.Status, in.Limit, orEmpty(in.Cursor), all, func(o store.Operation) string { return string(o.ID) })
+		if err != nil {
+			return err
+		}
 		for _, o := range all {
 			view, err := p.Governance.Seen(o, Caller{})
 			if err != nil {
@@ -238,10 +251,10 @@ func (p *Platform) operationsFor(ctx context.Context, acct store.AccountID, in O
 	return a, err
 }
 
-func (p *Platform) operationFor(ctx context.Context, acct store.AccountID, id string) (a OperationAnswer, err error) {
+func (p *Platform) operationFor(ctx context.Context, acct store.AccountID, in OperationRequest) (a OperationAnswer, err error) {
 	var o store.Operation
 	err = p.DB.View(ctx, func(v *store.View) (err error) {
-		if o, err = operationNamed(ctx, v, acct, id); err != nil {
+		if o, err = operationNamed(ctx, v, acct, in.ID); err != nil {
 			return err
 		}
 		if a.Operation, err = p.Governance.Seen(o, Caller{}); err != nil {
@@ -260,15 +273,15 @@ func (p *Platform) operationFor(ctx context.Context, acct store.AccountID, id st
 		return err
 	})
 	if err == nil && o.Status == governance.Pending {
-		err = p.asItIs(ctx, o, &a)
+		err = p.asItIs(ctx, o, in.By, &a)
 	}
 	a.Irreversible = governance.Irreversible(a.Effects)
 	return a, err
 }
 
-// asItIs has a person see the call that their approval would run: its sealed arguments, which the approval signs, and its
-// plan as it comes out now. The columns that tell of them can be changed by whoever writes the database.
-func (p *Platform) asItIs(ctx context.Context, o store.Operation, a *OperationAnswer) error {
+// asItIs has a person see the call that their approval would run: its sealed arguments, which the approval signs, its plan as it
+// comes out now, and why an approval would fail. The columns that tell of them can be changed by whoever writes the database.
+func (p *Platform) asItIs(ctx context.Context, o store.Operation, by store.UserID, a *OperationAnswer) error {
 	arguments, err := p.Governance.Arguments(o)
 	if err != nil {
 		return err
@@ -280,10 +293,8 @@ func (p *Platform) asItIs(ctx context.Context, o store.Operation, a *OperationAn
 		}
 	}
 	c, plan, err := p.planAgain(ctx, o)
-	var refused *schema.Error
 	switch {
-	case errors.As(err, &refused):
-		a.Failed = refused
+	case errors.As(err, &a.Failed):
 	case err != nil:
 		return err
 	case plan != nil && governance.Digest(o.Verb, c.raw, plan) != o.PlanDigest:
@@ -291,9 +302,42 @@ func (p *Platform) asItIs(ctx context.Context, o store.Operation, a *OperationAn
 	case plan != nil:
 		a.Effects = governance.Effects(plan)
 	}
+	if a.Failed == errStale && by != "" {
+		if err := p.holdsStill(ctx, o); !errors.As(err, new(*schema.Error)) {
+			return err
+		}
+		a.Operation.Status = governance.Stale
+	}
+	if a.Failed == nil {
+		if err := p.hindered(ctx, o, by); err != nil && !errors.As(err, &a.Failed) {
+			return err
+		}
+	}
 	a.Operation.Effects = a.Effects
 	return p.DB.View(ctx, func(v *store.View) (err error) {
 		a.Releases, err = releases(ctx, v, o.AccountID, a.Effects)
+		return err
+	})
+}
+
+// hindered refuses an approval that would fail whatever its plan: for who decides, or for who asked.
+func (p *Platform) hindered(ctx context.Context, o store.Operation, by store.UserID) error {
+	err := p.DB.View(ctx, func(v *store.View) error { return p.Governance.CheckApprovable(ctx, v, o, by) })
+	if err != nil {
+		return err
+	}
+	c, err := p.replayed(ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := c.validate(); err != nil {
+		return err
+	}
+	if err := c.authorise(); err != nil {
+		return err
+	}
+	return p.DB.View(ctx, func(v *store.View) error {
+		_, err := c.admitted(ctx, v)
 		return err
 	})
 }
@@ -335,7 +379,7 @@ func (p *Platform) decideFor(ctx context.Context, acct store.AccountID, d govern
 	if err != nil && view.ID == "" { // not taken
 		return OperationAnswer{}, err
 	}
-	a, readErr := p.operationFor(ctx, acct, string(d.OperationID))
+	a, readErr := p.operationFor(ctx, acct, OperationRequest{ID: string(d.OperationID)})
 	var failed *schema.Error
 	if errors.As(err, &failed) {
 		a.Failed = failed
@@ -371,15 +415,39 @@ func (p *Platform) setPolicy(ctx context.Context, acct store.AccountID, in gover
 	return view, err
 }
 
-func (p *Platform) verify(ctx context.Context) (proof governance.Proof, err error) {
+// VerifyRequest asks for the proof of the record. Head is an end of the audit chain that a person has noted; null: none.
+type VerifyRequest struct {
+	Head *store.Head `json:"head"`
+}
+
+func (p *Platform) verify(ctx context.Context, in VerifyRequest) (proof governance.Proof, err error) {
+	heads := []store.Head{p.DB.Head()}
+	if in.Head != nil {
+		heads = append(heads, *in.Head)
+	}
 	err = p.DB.View(ctx, func(v *store.View) (err error) {
-		proof, err = p.Governance.Prove(ctx, v)
+		proof, err = p.Governance.Prove(ctx, v, heads...)
 		return err
 	})
 	if err != nil || !slices.ContainsFunc(proof.Findings, func(f governance.Finding) bool { return f.Table == "audit" }) {
 		return proof, err
 	}
 	return proof, p.tellBroken(ctx, proof)
+}
+
+// lookAtChain tells of an audit chain that lost rows under this control plane.
+func (p *Platform) lookAtChain(ctx context.Context) error {
+	held := p.DB.Head()
+	var cut *governance.Finding
+	err := p.DB.View(ctx, func(v *store.View) (err error) {
+		cut, err = governance.Cut(ctx, v, held)
+		return err
+	})
+	if err != nil || cut == nil {
+		return err
+	}
+	p.Log.Error().Str("head", held.String()).Msg(cut.Reason)
+	return p.tellBroken(ctx, governance.Proof{Findings: []governance.Finding{*cut}})
 }
 
 // tellBroken emits the signal of an audit chain that does not fit, once for a row.

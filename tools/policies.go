@@ -71,12 +71,20 @@ func (r policyRow) key() string {
 	return r.ActionCategory + " " + r.Scope.Role + string(r.Scope.UserID) + string(r.Scope.TokenID) + string(r.Scope.ClusterID) + string(r.Scope.NetworkID)
 }
 
-// verbsOf are the verbs that an action category gates, by name.
+// verbsOf are the names of the verbs that an action category gates.
 func (p *Platform) verbsOf(category string) []string {
 	verbs := []string{}
+	for _, v := range p.gatedBy(category) {
+		verbs = append(verbs, v.Name)
+	}
+	return verbs
+}
+
+// gatedBy are the verbs that an action category gates, by name.
+func (p *Platform) gatedBy(category string) (verbs []*schema.Verb) {
 	for _, d := range p.order {
 		if d.Verb.Category == category || slices.Contains(d.Verb.Escalates, category) {
-			verbs = append(verbs, d.name)
+			verbs = append(verbs, d.Verb)
 		}
 	}
 	return verbs

@@ -606,7 +606,7 @@ func TestFloorsGuardTheLastServer(t *testing.T) {
 	server, _ := l.joined(t)
 	l.machineAt(t, h, server)
 	id := string(server)
-	for verb, args := range map[string]toolstest.Object{"system_stop_instance": on(id), "system_reboot_instance": on(id, "force", true),
+	for verb, args := range map[string]toolstest.Object{"system_stop_instance": on(id), "system_drain_instance": on(id), "system_reboot_instance": on(id, "force", true),
 		"system_terminate_instance": on(id), "system_reap_instance": on(id, "operation_id", "x", "accept_running", true),
 		"system_replace_instance": on(id, "operation_id", "x", "accept_running", true)} {
 		e := l.Refused(t, verb, args, schema.PreconditionFailed, "this is the last healthy server of cluster s-1, which has 1 workers")
@@ -646,7 +646,7 @@ func TestDrainMovesPodsThenEndsWhatModulesRun(t *testing.T) {
 		t.Fatalf("the server is told %s", spelt(tasks))
 	}
 	l.Refused(t, "system_uncordon_instance", on(string(worker)), schema.Conflict, "cordoned by drain:"+task)
-	toolstest.Has(t, toolstest.Object{"task": toolstest.Object{"id": task}}, l.Approve(t, l.Parked(t, "system_drain_instance", on(string(worker)))))
+	toolstest.Has(t, toolstest.Object{"task": toolstest.Object{"id": task}}, l.Call(t, "system_drain_instance", on(string(worker))))
 	l.ends(t, server, "complete", "")
 	toolstest.Has(t, toolstest.Object{"task": toolstest.Object{"status": "complete", "progress": 100.0}}, l.Call(t, "system_get_task", toolstest.Object{"id": task}))
 	if n := len(l.Signals(t, "system.k3s_node_drained")); n != 1 {
@@ -963,7 +963,7 @@ func TestReplacementWaitsForTheEndOfAnEmergencyStop(t *testing.T) {
 	if i := s.instance(t, id); i.Status != "running" || s.host.count() != 1 {
 		t.Errorf("under an emergency stop it is %s, %d machines", i.Status, s.host.count())
 	}
-	s.CallAs(t, person, "platform_resume", toolstest.Object{"reason": "looked"})
+	s.Resume(t, "looked")
 	for range 2 {
 		s.advance(t)
 	}

@@ -39,6 +39,9 @@ type listConnectionsResult struct {
 func listConnections() *Definition {
 	const verb = "system_list_provider_connections"
 	return define(verb, handler[ofProviderArgs, listConnectionsResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a ofProviderArgs) error {
+			return found(ctx, v, c, a.ProviderID, fleet.ProviderByID)
+		},
 		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a ofProviderArgs) (r listConnectionsResult, err error) {
 			all, err := store.Connections(ctx, v, c.AccountID, a.ProviderID)
 			if err != nil {

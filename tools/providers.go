@@ -256,6 +256,9 @@ type listRegionsResult struct {
 
 func listRegions() *Definition {
 	return define("system_list_regions", handler[ofProviderArgs, listRegionsResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a ofProviderArgs) error {
+			return found(ctx, v, c, a.ProviderID, fleet.ProviderByID)
+		},
 		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a ofProviderArgs) (r listRegionsResult, err error) {
 			all, err := store.Regions(ctx, v, c.AccountID, a.ProviderID)
 			if err != nil {
@@ -345,6 +348,9 @@ type listInstanceTypesResult struct {
 func listInstanceTypes() *Definition {
 	const verb = "system_list_instance_types"
 	return define(verb, handler[ofProviderArgs, listInstanceTypesResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a ofProviderArgs) error {
+			return found(ctx, v, c, a.ProviderID, fleet.ProviderByID)
+		},
 		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a ofProviderArgs) (r listInstanceTypesResult, err error) {
 			all, err := store.InstanceTypes(ctx, v, c.AccountID, a.ProviderID)
 			if err != nil {

@@ -139,7 +139,7 @@ func TestEmergencyStopHaltsApprovals(t *testing.T) {
 	env.View(t, func(ctx context.Context, v *store.View) error {
 		for category, want := range map[string]governance.Verdict{"system.runtime_k8s_cluster_bootstrap": governance.Block,
 			"system.k3s_api_vip_failover": governance.NotifyAndProceed} {
-			got, err := env.Platform.Governance.Decide(ctx, v, governance.PlatformCaller(env.Account.ID), category, governance.Scope{})
+			got, err := env.Platform.Governance.Decide(ctx, v, governance.PlatformCaller(env.Account.ID), category, nil)
 			if err != nil || got != want {
 				t.Errorf("the platform's own %s is %s (%v), want %s", category, got, err, want)
 			}
@@ -150,7 +150,7 @@ func TestEmergencyStopHaltsApprovals(t *testing.T) {
 	if len(opened) != 1 || opened[0].Payload["reason"] != "wrong" || opened[0].Payload["by"] != string(env.Person.ID) {
 		t.Errorf("signals = %v, want one of the stop", opened)
 	}
-	if got := env.CallAs(t, person, "platform_resume", toolstest.Object{"reason": "right"}); got["resumed"] != true {
+	if got := env.Resume(t, "right"); got["resumed"] != true {
 		t.Errorf("resumed: %s", spelt(got))
 	}
 	if n := len(env.Signals(t, "system.emergency_resumed")); n != 1 {

@@ -52,6 +52,9 @@ func (p *Platform) Register() error {
 	if p.Fleet != nil {
 		p.Fleet.Stopped = p.stopped
 	}
+	if p.Governance != nil {
+		p.Governance.Gated = p.gatedBy
+	}
 	var faults []error
 	p.verbs, p.order = map[string]*Definition{}, nil
 	behaviour := map[string]*Definition{}

@@ -201,7 +201,7 @@ func validateModuleManifest() *Definition {
 			if err != nil {
 				return r, err
 			}
-			faults, err := manifestFaults(m, a.ManifestYAML)
+			faults, err := manifestFaults(ctx, v, m, a.ManifestYAML)
 			r.Valid = len(faults) == 0
 			r.ValidationErrors = faults
 			return r, err
@@ -210,7 +210,7 @@ func validateModuleManifest() *Definition {
 }
 
 // manifestFaults are the faults of a manifest's text: that it can't be read, or the rules that it breaks.
-func manifestFaults(m store.Module, text string) ([]manifestFault, error) {
+func manifestFaults(ctx context.Context, v *store.View, m store.Module, text string) ([]manifestFault, error) {
 	manifest, err := fleet.ManifestFromYAML(text)
 	var refusal *schema.Error
 	if errors.As(err, &refusal) {
@@ -220,6 +220,12 @@ func manifestFaults(m store.Module, text string) ([]manifestFault, error) {
 		return nil, err
 	}
 	faults, err := fleet.ManifestFaults(m, manifest)
+	if err == nil && len(faults) == 0 {
+		var fault *sdwan.ManifestFault
+		if fault, err = fleet.DeclarationFault(ctx, v, m, manifest); fault != nil {
+			faults = append(faults, *fault)
+		}
+	}
 	return mapped(faults, func(f sdwan.ManifestFault) manifestFault { return manifestFault{f.Pointer, f.Text} }), err
 }
 

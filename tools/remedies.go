@@ -21,6 +21,7 @@ const (
 	remedyMeasured = 2 * time.Minute   // how old the measurement may be that is acted on
 	remedyAttempts = 3                 // in a row without effect: a person decides from then on
 	remedyBudget   = 20                // automatic decisions of a category a day
+	findingLength  = 600               // of what a finding tells, as the person who decides its remedy reads it
 
 	kindRemediationStuck = "fleet.remediation_stuck"
 )
@@ -281,6 +282,15 @@ func aboutOf(ctx context.Context, v *store.View, acct store.AccountID, fingerpri
 		NetworkID: last.NetworkID}, last.CorrelationID, err
 }
 
+// finding says in words what a remedy answers: the open condition, as its last signal tells it.
+func (one plight) finding(last store.Signal) string {
+	words := fmt.Sprintf("The platform's remedy of %s (%s), open since %s.", one.condition.Kind, one.condition.Fingerprint, one.condition.OpenedAt)
+	if told, err := json.Marshal(last.Payload); err == nil && len(last.Payload) > 0 {
+		words += " It tells: " + governance.Plain(string(told), findingLength)
+	}
+	return words
+}
+
 // apply calls a remedy's verb as the platform and records what came of it.
 func (p *Platform) apply(ctx context.Context, acct store.AccountID, one plight) error {
 	d, there := p.Lookup(one.verb)
@@ -293,15 +303,19 @@ func (p *Platform) apply(ctx context.Context, acct store.AccountID, one plight) 
 		return fmt.Errorf("encode its arguments: %w", err)
 	}
 	c := &call{p: p, d: d, caller: governance.PlatformCaller(acct), request: Request{Verb: one.verb, Arguments: arguments}}
-	err = p.DB.View(ctx, func(v *store.View) (err error) {
+	err = p.DB.View(ctx, func(v *store.View) error {
+		last, err := store.LastSignalOf(ctx, v, acct, one.condition.Fingerprint)
+		if err != nil && !errors.Is(err, store.ErrNoRow) {
+			return err
+		}
+		c.correlation, c.because = last.CorrelationID, one.finding(last)
 		switch {
 		case one.vain >= remedyAttempts:
-			c.confirm = fmt.Sprintf("The platform's remedy of %s (%s) changed nothing %d times in a row.", one.condition.Kind, subject, one.vain)
+			c.confirm = fmt.Sprintf("%s It changed nothing %d times in a row.", c.because, one.vain)
 		case p.overspent(ctx, v, acct, one.category): // counted anew for each: a round may have many
-			c.confirm = fmt.Sprintf("The platform's remedy of %s (%s): the %d automatic decisions of the day are used up.", one.condition.Kind, subject, remedyBudget)
+			c.confirm = fmt.Sprintf("%s The %d automatic decisions of the day are used up.", c.because, remedyBudget)
 		}
-		_, c.correlation, err = aboutOf(ctx, v, acct, one.condition.Fingerprint)
-		return err
+		return nil
 	})
 	if err != nil {
 		return err

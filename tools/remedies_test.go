@@ -3,6 +3,7 @@ package tools_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,6 +78,10 @@ func TestRemedyOfAVIPIsAPersonsAndIsNotRepeatedAtOnce(t *testing.T) {
 	asked := s.operations(t, verb)
 	if len(asked) != 1 || asked[0].ActionCategory != "system.sdwan_vip_failover" || asked[0].RequesterID != "platform" || asked[0].RequestedBy.V["kind"] != "platform" {
 		t.Fatalf("operations %+v, want one by the platform", asked)
+	}
+	finding := s.Signals(t, "system.sdwan_vip_unreachable")[0]
+	if words := asked[0].Description; !strings.Contains(words, finding.Kind) || !strings.Contains(words, finding.Fingerprint) || !strings.Contains(words, "It tells: ") {
+		t.Errorf("the operation does not say which finding it answers: %q", words)
 	}
 	if parked := s.Signals(t, "system.operation_pending")[0]; parked.CorrelationID != s.Signals(t, "system.sdwan_vip_unreachable")[0].CorrelationID {
 		t.Error("the operation has not the condition's correlation")
@@ -192,7 +197,7 @@ func TestEmergencyStopHoldsRemediesBack(t *testing.T) {
 	if n := len(s.operations(t, "system_sdwan_failover_virtual_ip")); n != 0 {
 		t.Errorf("%d operations in an emergency", n)
 	}
-	s.CallAs(t, governance.PersonCaller(s.Person), "platform_resume", toolstest.Object{"reason": "x"})
+	s.Resume(t, "x")
 	s.minutes(t, 1)
 	if n := len(s.operations(t, "system_sdwan_failover_virtual_ip")); n != 1 {
 		t.Errorf("%d operations after the emergency, want one", n)

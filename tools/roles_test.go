@@ -221,7 +221,7 @@ func TestEmergencyStopBlocksEveryWriteOfAssistants(t *testing.T) {
 		}
 	})
 	w.CallAs(t, person, "system_sdwan_create_network", toolstest.Object{"name": "by-a-person"})
-	w.CallAs(t, person, "platform_resume", toolstest.Object{"reason": "it is right again"})
+	w.Resume(t, "it is right again")
 	w.Call(t, "system_sdwan_create_network", toolstest.Object{"name": "by-the-assistant"})
 }
 

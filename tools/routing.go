@@ -31,7 +31,6 @@ func updateRoutingMode() *Definition {
 		run: func(_ context.Context, _ *Platform, _ *store.Tx, _ Caller, a updateRoutingModeArgs) (updateRoutingModeResult, error) {
 			return updateRoutingModeResult{NetworkID: a.NetworkID, RoutingProtocol: a.RoutingProtocol}, nil
 		},
-		scope: ofNetwork(func(a updateRoutingModeArgs) store.NetworkID { return a.NetworkID }),
 	})
 }
 

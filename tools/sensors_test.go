@@ -28,7 +28,9 @@ type watched struct {
 func newWatched(t *testing.T) *watched {
 	t.Helper()
 	clock := storetest.NewClock()
-	return &watched{lab: labIn(t, toolstest.NewAt(t, clock)), clock: clock}
+	w := &watched{lab: labIn(t, toolstest.NewAt(t, clock)), clock: clock}
+	w.after(t, 0) // the platform listens from here on
+	return w
 }
 
 // after moves the clock, and looks with every sensor that is due.

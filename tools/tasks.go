@@ -48,6 +48,12 @@ type listTasksResult struct {
 
 func listTasks() *Definition {
 	return define("system_list_tasks", handler[listTasksArgs, listTasksResult]{
+		check: func(ctx context.Context, p *Platform, v *store.View, c Caller, a listTasksArgs) error {
+			if err := found(ctx, v, c, a.NodeID, fleet.NodeByID); err != nil {
+				return err
+			}
+			return found(ctx, v, c, a.InstanceID, fleet.InstanceByID)
+		},
 		read: func(ctx context.Context, p *Platform, v *store.View, c Caller, a listTasksArgs) (r listTasksResult, err error) {
 			all, err := store.Tasks(ctx, v, c.AccountID, a.NodeID, a.InstanceID, a.Status)
 			if err != nil {

@@ -166,7 +166,7 @@ func unassignModuleFromTemplate() *Definition {
 				return r, err
 			}
 			if !there {
-				r.AlreadyAbsent, r.dry = true, true
+				r.AlreadyAbsent = true
 				return r, nil
 			}
 			j, err := p.Fleet.Unassign(ctx, tx, c.AccountID, a.TemplateID, a.ModuleID)

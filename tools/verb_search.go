@@ -43,7 +43,7 @@ func platformSearchVerbs() *Definition {
 				found := foundVerb{Name: d.name, Toolset: d.Verb.Toolset, Summary: d.Verb.Description, Parameters: d.Verb.Input,
 					Annotations: d.Verb.Annotations, ActionCategory: orNull(d.Verb.Category)}
 				if d.Verb.Gated() {
-					verdict, err := p.Governance.Decide(ctx, v, c, d.Verb.Category, governance.Scope{})
+					verdict, err := p.Governance.Decide(ctx, v, c, d.Verb.Category, nil)
 					if err != nil {
 						return r, err
 					}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -102,9 +103,27 @@ func TestEveryDeclarationIsSound(t *testing.T) {
 				t.Errorf("unknown permission %q", v.Permission)
 			}
 			checkAnnotations(t, d)
+			if v.Gated() && d.credential == nil && holdsCredential(v.OutputShape()) {
+				t.Error("its kept results hold a credential, and reading one again leaves no audit row")
+			}
 			checkAliases(t, p, v)
 		})
 	}
+}
+
+var credentialKey = regexp.MustCompile(`^(kubeconfig|bootstrap_url|enrollment|.*(password|secret|private_key|token))$`)
+
+// holdsCredential says whether a result has a key that is called like a credential.
+func holdsCredential(s *schema.Shape) bool {
+	if s == nil {
+		return false
+	}
+	for name, of := range s.Properties {
+		if (of.Type != "integer" && credentialKey.MatchString(name)) || holdsCredential(of) {
+			return true
+		}
+	}
+	return holdsCredential(s.Items)
 }
 
 func checkAnnotations(t *testing.T, d *Definition) {
@@ -172,7 +191,7 @@ func decodeSchema(t *testing.T, raw []byte) map[string]any {
 var (
 	knownTypes = []string{"object", "array", "string", "integer", "number", "boolean"}
 	inputKeys  = strings.Fields(`type description properties required items additionalProperties enum format pattern default minimum
-		maximum minLength maxLength minItems maxItems x-null-clears x-refusal`)
+		maximum minLength maxLength minItems maxItems x-null-clears x-refusal x-brief`)
 	outputKeys = strings.Fields(`type description properties required items additionalProperties enum anyOf`)
 	formats    = []string{"", "uuid", "dns-label", "ip", "cidr"}
 )

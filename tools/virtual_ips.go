@@ -3,7 +3,6 @@ package tools
 import (
 	"context"
 
-	"powernode/platform/governance"
 	"powernode/platform/network"
 	"powernode/store"
 )
@@ -116,7 +115,6 @@ func createVirtualIP() *Definition {
 			r.VirtualIP, err = viewVirtualIP(ctx, &tx.View, ip)
 			return r, err
 		},
-		scope: ofNetwork(func(a createVirtualIPArgs) store.NetworkID { return a.NetworkID }),
 	})
 }
 
@@ -162,13 +160,6 @@ func failoverVirtualIP() *Definition {
 			r.FailedOver, r.PreviousHolderPeerID, r.Epoch = true, orNull(previous), ip.Epoch
 			r.VirtualIP, err = viewVirtualIP(ctx, &tx.View, ip)
 			return r, err
-		},
-		scope: func(ctx context.Context, p *Platform, v *store.View, c Caller, a virtualIPIDArgs) governance.Scope {
-			ip, err := p.Network.FindVIP(ctx, v, c.AccountID, a.VirtualIPID)
-			if err != nil {
-				return governance.Scope{} // check has refused what is not there
-			}
-			return governance.Scope{NetworkID: ip.NetworkID, ClusterID: ip.ClusterID}
 		},
 	})
 }

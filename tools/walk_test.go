@@ -255,34 +255,31 @@ func (w *world) callerOf(d *tools.Definition) tools.Caller {
 	return governance.PersonCaller(w.Person)
 }
 
-// stopped puts the account under an emergency stop until the test's end.
-func (l *lab) stopped(t *testing.T) {
+// stopped puts the account under an emergency stop, which the answer ends as a person does.
+func (l *lab) stopped(t *testing.T) (end func()) {
 	t.Helper()
-	on := false
-	l.View(t, func(ctx context.Context, v *store.View) error {
-		e, err := l.Platform.Governance.Stopped(ctx, v, l.Account.ID)
-		on = e != nil
-		return err
-	})
-	if on {
-		return
+	on := func() (on bool) {
+		l.View(t, func(ctx context.Context, v *store.View) error {
+			e, err := l.Platform.Governance.Stopped(ctx, v, l.Account.ID)
+			on = e != nil
+			return err
+		})
+		return on
+	}
+	if on() {
+		return func() {}
 	}
 	l.Update(t, func(ctx context.Context, tx *store.Tx) error {
 		_, err := l.Platform.Governance.Stop(ctx, tx, l.Account.ID, "x")
 		return err
 	})
-	t.Cleanup(func() {
-		err := l.Platform.DB.Update(context.Background(), func(tx *store.Tx) error { // t's own context has ended
-			if err := l.Platform.Governance.CheckResume(context.Background(), &tx.View, l.Account.ID); err != nil {
-				return nil // the test has ended it
-			}
-			_, err := l.Platform.Governance.Resume(context.Background(), tx, l.Account.ID, "x")
-			return err
-		})
-		if err != nil {
-			t.Errorf("resume: %v", err)
+	return func() {
+		if !on() { // the test has ended it
+			return
 		}
-	})
+		l.SetPolicy(t, "platform.resume", governance.RequireApproval, governance.Scope{})
+		l.Resume(t, "x")
+	}
 }
 
 // walk gives every verb with its arguments to a test of its own, in order.
@@ -295,7 +292,7 @@ func (w *world) walk(t *testing.T, visit func(t *testing.T, d *tools.Definition,
 		for i, args := range w.args[d.Name()] {
 			t.Run(fmt.Sprintf("%s %d", d.Name(), i), func(t *testing.T) {
 				if d.Name() == governance.VerbResume { // it needs what it ends
-					w.stopped(t)
+					defer w.stopped(t)()
 				}
 				visit(t, d, args)
 			})

@@ -5,5 +5,6 @@
 // none, whoever runs the machine enrols it and starts the agent by his own means.
 //
 // Invariants: the platform's CA is checked by its fingerprint before the token is sent; the token comes by a file or a pipe;
-// a machine that is an instance already does not become another one unless that is said. Callers: cmd/powernode-agent.
+// a machine that is an instance already does not become another one unless that is said, and leaves first as the former one where
+// that has ended. Callers: cmd/powernode-agent.
 package install

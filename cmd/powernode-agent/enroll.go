@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -58,13 +59,41 @@ func enrollment(file, instance, tokenFile, caFile string, urls []string) (nodeap
 	if instance == "" || tokenFile == "" || caFile == "" || len(urls) == 0 {
 		return nodeapi.Enrollment{}, errors.New("give --enrollment, or all of --instance, --url, --token-file and --ca-file")
 	}
-	token, err := os.ReadFile(tokenFile)
+	token, err := readToken(tokenFile)
 	if err != nil {
-		return nodeapi.Enrollment{}, fmt.Errorf("read the token: %w", err)
+		return nodeapi.Enrollment{}, err
 	}
 	ca, err := os.ReadFile(caFile)
 	if err != nil {
 		return nodeapi.Enrollment{}, fmt.Errorf("read the CA: %w", err)
 	}
-	return nodeapi.Enrollment{InstanceID: instance, Token: strings.TrimSpace(string(token)), PlatformURLs: urls, CAPEM: string(ca)}, nil
+	return nodeapi.Enrollment{InstanceID: instance, Token: token, PlatformURLs: urls, CAPEM: string(ca)}, nil
+}
+
+// maxToken is more than any token has.
+const maxToken = 4 << 10
+
+// readToken reads a one-time token from a file that others can't read, or from a pipe.
+func readToken(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	if info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("token file %s is %#o, not 0600", path, info.Mode().Perm())
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxToken))
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("read the token: %s is empty", path)
+	}
+	return token, nil
 }

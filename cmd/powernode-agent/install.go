@@ -1,12 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"powernode/agent"
 	"powernode/agent/install"
 )
 
@@ -21,11 +21,14 @@ func installCommand() *cobra.Command {
 			"system_provision_instance; it is run as root. The token is a secret: it comes by a file of mode 0600, or /dev/stdin.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			token, err := os.ReadFile(tokenFile)
-			if err != nil {
-				return fmt.Errorf("read the token: %w", err)
+			var err error
+			if r.Token, err = readToken(tokenFile); err != nil {
+				return err
 			}
-			r.Token, o.Log = strings.TrimSpace(string(token)), newLogger(cmd.ErrOrStderr())
+			o.Log = newLogger(cmd.ErrOrStderr())
+			o.Run = func(ctx context.Context) error {
+				return runAgent(ctx, agent.Options{StateDir: o.StateDir, RunDir: o.RunDir, Version: version, Log: o.Log})
+			}
 			if err := install.Install(cmd.Context(), o, r); err != nil {
 				return err
 			}
@@ -38,7 +41,7 @@ func installCommand() *cobra.Command {
 	f.StringArrayVar(&r.URLs, "url", nil, "address of the platform's agent API, https://HOST:PORT (repeatable)")
 	f.StringVar(&r.CASHA256, "ca-sha256", "", "SHA-256 of the platform's CA certificate (DER, hex)")
 	f.StringVar(&tokenFile, "token-file", "", "file with the one-time token")
-	f.BoolVar(&r.Replace, "replace", false, "enrol also where this machine is another instance by now, which it gives up")
+	f.BoolVar(&r.Replace, "replace", false, "enrol also where this machine is another instance by now, which it gives up; one that has ended is cleaned up first")
 	f.StringVar(&o.StateDir, "state-dir", defaultStateDir, "where the agent keeps identity, keys and the last document")
 	f.StringVar(&o.RunDir, "run-dir", defaultRunDir, "where it keeps what ends with the machine's uptime")
 	for _, name := range []string{"instance", "url", "ca-sha256", "token-file"} {

@@ -74,3 +74,22 @@ func TestEnrollInOneLineAndOnce(t *testing.T) {
 		t.Errorf("exit %d: %s", code, errs)
 	}
 }
+
+func TestTokenIsTakenFromAFileThatOthersCannotReadAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	wide, empty := filepath.Join(dir, "wide"), filepath.Join(dir, "empty")
+	write(t, wide, "pne_secret")
+	write(t, empty, " \n")
+	if err := os.Chmod(wide, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{wide: "is 0644, not 0600", empty: "is empty", filepath.Join(dir, "none"): "no such file"} {
+		for _, command := range [][]string{{"install", "--ca-sha256", strings.Repeat("0", 64)}, {"enroll", "--ca-file", wide}} {
+			code, _, errs := invoke(append(command, "--instance", "i", "--url", "https://127.0.0.1:1", "--token-file", file, "--state-dir", filepath.Join(dir, "state"))...)
+			if code != 1 || !strings.Contains(errs, want) || strings.Contains(errs, "pne_") {
+				t.Errorf("%s with %s: exit %d: %s", command[0], filepath.Base(file), code, errs)
+			}
+		}
+	}
+}

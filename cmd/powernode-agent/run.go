@@ -35,21 +35,14 @@ func runCommand() *cobra.Command {
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			o.Log = newLogger(cmd.ErrOrStderr())
-			program, err := os.Executable()
-			if err != nil {
-				return fmt.Errorf("find the agent's program: %w", err)
+			machine := install.Options{StateDir: o.StateDir, RunDir: o.RunDir, Log: o.Log}
+			if install.Left(o.StateDir) {
+				return install.Remove(context.WithoutCancel(ctx), machine)
 			}
-			if o.Disturbed, err = wireguard.Watch(ctx, o.Log); err != nil {
-				o.Log.Warn().Err(err).Msg("changes by others are seen at the next look only")
-			}
-			o.Disturbs = []string{"wireguard", "firewall", "vip"}
-			o.Subsystems = func(c *agent.Connection) []agent.Subsystem {
-				return subsystems(parts{stateDir: o.StateDir, program: program, platform: c, log: o.Log})
-			}
-			err = agent.Run(ctx, o)
+			err := runAgent(ctx, o)
 			if errors.Is(err, agent.ErrLeft) {
 				o.Log.Info().Msg("this machine has left the platform: the agent removes itself")
-				return install.Remove(context.WithoutCancel(ctx), install.Options{StateDir: o.StateDir, RunDir: o.RunDir, Log: o.Log})
+				return install.Remove(context.WithoutCancel(ctx), machine)
 			}
 			return err
 		},
@@ -59,6 +52,22 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.RunDir, "run-dir", defaultRunDir, "where it keeps what ends with the machine's uptime")
 	f.StringVar(&o.Enrollment, "enrollment", "", "file (0600) with the enrolment of a new machine; removed after use")
 	return cmd
+}
+
+// runAgent runs the agent with all that it can make of this machine.
+func runAgent(ctx context.Context, o agent.Options) error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the agent's program: %w", err)
+	}
+	if o.Disturbed, err = wireguard.Watch(ctx, o.Log); err != nil {
+		o.Log.Warn().Err(err).Msg("changes by others are seen at the next look only")
+	}
+	o.Disturbs = []string{"wireguard", "firewall", "vip"}
+	o.Subsystems = func(c *agent.Connection) []agent.Subsystem {
+		return subsystems(parts{stateDir: o.StateDir, program: program, platform: c, log: o.Log})
+	}
+	return agent.Run(ctx, o)
 }
 
 // parts are what the subsystems are made of.

@@ -39,12 +39,17 @@ var _ nodeapi.Backend = (*agentAPI)(nil)
 func (a *agentAPI) Authenticate(ctx context.Context, cert *x509.Certificate) (nodeapi.Identity, error) {
 	var id nodeapi.Identity
 	err := a.p.DB.View(ctx, func(v *store.View) error {
-		instance, c, err := a.p.Fleet.Authenticate(ctx, v, cert)
-		id = nodeapi.Identity{InstanceID: string(instance.ID), CertificateID: string(c.ID), Serial: c.Serial}
+		who, err := a.p.Fleet.Authenticate(ctx, v, cert)
+		id = nodeapi.Identity{InstanceID: string(who.InstanceID), CertificateID: string(who.CertificateID), Serial: who.Serial,
+			Standing: standings[who.Standing]}
 		return err
 	})
 	return id, wireError(err)
 }
+
+// standings are those of the domain in the agents' API.
+var standings = map[fleet.Standing]nodeapi.Standing{fleet.StandingCurrent: nodeapi.StandingCurrent,
+	fleet.StandingReplaced: nodeapi.StandingReplaced, fleet.StandingEnded: nodeapi.StandingEnded}
 
 func (a *agentAPI) Enroll(ctx context.Context, in nodeapi.EnrollRequest) (nodeapi.EnrollAnswer, error) {
 	var e fleet.Enrolled
@@ -62,7 +67,11 @@ func (a *agentAPI) Refresh(ctx context.Context, id nodeapi.Identity, in nodeapi.
 	var e fleet.Enrolled
 	err := a.update(ctx, id, func(tx *store.Tx, instance store.Instance) error {
 		var err error
-		e, err = a.p.Fleet.Refresh(ctx, tx, instance, in.CSRPEM)
+		if id.Standing == nodeapi.StandingReplaced {
+			e, err = a.p.Fleet.RefreshAgain(ctx, &tx.View, instance, in.CSRPEM)
+		} else {
+			e, err = a.p.Fleet.Refresh(ctx, tx, instance, in.CSRPEM)
+		}
 		return err
 	})
 	return nodeapi.RefreshAnswer{CertificateID: string(e.CertificateID), CertPEM: e.CertPEM, CAChainPEM: e.CAPEM, NotAfter: e.NotAfter,
@@ -94,6 +103,9 @@ func (a *agentAPI) Desired(ctx context.Context, id nodeapi.Identity, after int64
 
 // document is the instance's document where it is above after, else nil.
 func (a *agentAPI) document(ctx context.Context, id nodeapi.Identity, after int64) (*sdwan.Document, error) {
+	if id.Standing == nodeapi.StandingEnded {
+		return a.lastDocument(ctx, id, after)
+	}
 	var out *sdwan.Document
 	err := a.view(ctx, id, func(v *store.View, instance store.Instance) error {
 		revision, _, err := store.DocumentHead(ctx, v, instance.ID)
@@ -105,6 +117,20 @@ func (a *agentAPI) document(ctx context.Context, id nodeapi.Identity, after int6
 		return err
 	})
 	return out, err
+}
+
+// lastDocument is what the machine of an instance that has ended is told, where it is above after; else nil.
+func (a *agentAPI) lastDocument(ctx context.Context, id nodeapi.Identity, after int64) (*sdwan.Document, error) {
+	var document sdwan.Document
+	err := a.p.DB.View(ctx, func(v *store.View) error {
+		var err error
+		document, err = a.p.Fleet.LastDocument(ctx, v, store.InstanceID(id.InstanceID))
+		return err
+	})
+	if err != nil || document.Revision <= after {
+		return nil, wireError(err)
+	}
+	return &document, nil
 }
 
 func (a *agentAPI) Report(ctx context.Context, id nodeapi.Identity, in sdwan.Report) (nodeapi.ReportAnswer, error) {
@@ -391,6 +417,9 @@ func (r *reports) write(ctx context.Context, batch []pendingReport) {
 
 func (r *reports) one(ctx context.Context, tx *store.Tx, pending pendingReport) error {
 	instance, err := store.InstanceByIDAnyAccount(ctx, &tx.View, pending.instance)
+	if errors.Is(err, store.ErrNoRow) {
+		return r.p.Fleet.IngestDeparted(ctx, tx, pending.instance, pending.report) // forgotten, and its machine lives on
+	}
 	if err != nil {
 		return err
 	}

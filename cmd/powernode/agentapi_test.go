@@ -21,6 +21,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
@@ -38,17 +39,25 @@ type agents struct {
 	*toolstest.Env
 	url      string
 	pool     *x509.CertPool
+	now      func() time.Time
 	template store.TemplateID
+	provider store.ProviderID // of the machines; "" is the first
 }
 
 func newAgents(t *testing.T) *agents {
 	t.Helper()
-	a := &agents{Env: toolstest.New(t)}
+	return agentsOf(t, toolstest.New(t), time.Now)
+}
+
+// agentsOf is newAgents of a platform whose time is now's.
+func agentsOf(t *testing.T, env *toolstest.Env, now func() time.Time) *agents {
+	t.Helper()
+	a := &agents{Env: env, now: now}
 	dir := filepath.Join(t.TempDir(), "state")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	authority, err := fleet.OpenAuthority(dir, a.Platform.Sealer, nil, nil)
+	authority, err := fleet.OpenAuthority(dir, a.Platform.Sealer, nil, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +69,7 @@ func newAgents(t *testing.T) *agents {
 	f.DB, f.Authority, f.StateDir = a.Platform.DB, authority, dir
 	reports := newReports(a.Platform)
 	server := httptest.NewUnstartedServer(nodeapi.NewServer(&agentAPI{p: a.Platform, reports: reports, log: zerolog.Nop()}, zerolog.Nop()))
-	server.TLS = agentTLS(authority, certificate)
+	server.TLS = nodeapi.ServerTLS(certificate, authority.Pool())
 	server.StartTLS()
 	a.url, a.pool = server.URL, authority.Pool()
 	f.PlatformURLs = func() []string { return []string{server.URL} }
@@ -130,7 +139,10 @@ func (r answer) wants(t *testing.T, what string, status int, want toolstest.Obje
 
 func (a *agents) client(t *testing.T, certificates ...tls.Certificate) *http.Client {
 	t.Helper()
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS13, Certificates: certificates}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS13, Time: a.now, Certificates: certificates,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &append(certificates, tls.Certificate{})[0], nil // also one whose time is over
+		}}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
@@ -198,8 +210,11 @@ func (a *agents) machine(t *testing.T, name string) (i store.Instance, token sto
 		if err != nil {
 			return err
 		}
+		if a.provider == "" {
+			a.provider = providers[0].ID
+		}
 		i, err = store.InsertInstance(ctx, tx, store.Instance{ID: store.InstanceID(tx.NewID()), AccountID: a.Account.ID, NodeID: node.ID, Name: name,
-			Variety: "local", Status: store.InstanceProvisioning, Architecture: "amd64", NetworkProfile: "lightweight", ProviderID: providers[0].ID})
+			Variety: "local", Status: store.InstanceProvisioning, Architecture: "amd64", NetworkProfile: "lightweight", ProviderID: a.provider, Config: store.JSON[store.Object]{V: store.Object{}}})
 		if err != nil {
 			return err
 		}

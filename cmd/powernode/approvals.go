@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"powernode/platform/governance"
+	"powernode/schema"
 	"powernode/store"
 	"powernode/tools"
 )
@@ -21,6 +23,9 @@ func approvalsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "approvals",
 		Short: "See and decide the calls that wait for a person",
+		Long: "See and decide the calls that wait for a person. An approved call runs at once, as whoever asked for it. One that could not\n" +
+			"be done, or that nothing could come of, ends the command as the call itself would end (powernode help exit-codes); where\n" +
+			"nothing could come of it, the passphrase is not asked for.",
 	}
 	declareSigner(cmd)
 	cmd.AddCommand(approvalsListCommand(), approvalsShowCommand(),
@@ -59,7 +64,7 @@ func printOperations(w io.Writer, operations []governance.OperationView) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tSTATUS\tVERB\tCATEGORY\tASKED BY\tEXPIRES")
 	for _, o := range operations {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, o.Status, governance.Plain(o.Verb, 64), governance.Plain(o.ActionCategory, 64),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", governance.Plain(string(o.ID), 64), governance.Plain(o.Status, 32), governance.Plain(o.Verb, 64), governance.Plain(o.ActionCategory, 64),
 			callerName(o.RequestedBy), o.ExpiresAt)
 	}
 	return table.Flush()
@@ -68,7 +73,21 @@ func printOperations(w io.Writer, operations []governance.OperationView) error {
 func callerName(by store.Object) string {
 	kind, _ := by["kind"].(string)
 	id, _ := by["id"].(string)
+	if kind == governance.KindPlatform {
+		return "the platform itself"
+	}
 	return governance.Plain(kind, 20) + " " + governance.Plain(strings.TrimPrefix(id, kind+":"), 64)
+}
+
+// whoseWords introduces the words beside a call.
+func whoseWords(by store.Object) string {
+	switch by["kind"] {
+	case governance.KindPlatform:
+		return "What it answers:"
+	case governance.KindPerson:
+		return "The requester's own words:"
+	}
+	return "The assistant's own words:"
 }
 
 func approvalsShowCommand() *cobra.Command {
@@ -98,14 +117,14 @@ func approvalsShowCommand() *cobra.Command {
 func summary(a tools.OperationAnswer) string {
 	var b strings.Builder
 	o := a.Operation
-	fmt.Fprintf(&b, "Operation %s: %s\n", o.ID, o.Status)
+	fmt.Fprintf(&b, "Operation %s: %s\n", governance.Plain(string(o.ID), 64), governance.Plain(o.Status, 32))
 	fmt.Fprintf(&b, "  call      %s (%s)\n", governance.Plain(o.Verb, 64), governance.Plain(o.ActionCategory, 64))
 	fmt.Fprintf(&b, "  asked by  %s\n", callerName(o.RequestedBy))
 	fmt.Fprintf(&b, "  asked at  %s, expires at %s\n", o.CreatedAt, o.ExpiresAt)
-	fmt.Fprintf(&b, "  plan      %s\n", o.PlanDigest)
+	fmt.Fprintf(&b, "  plan      %s\n", governance.Plain(o.PlanDigest, 80))
 	fmt.Fprintf(&b, "What it would do, by the platform's own plan:\n")
 	switch {
-	case a.Failed != nil && o.Status == governance.Pending:
+	case a.Failed != nil && (o.Status == governance.Pending || o.Status == governance.Stale):
 		fmt.Fprintf(&b, "  it would be refused as things are: %s\n", governance.Plain(a.Failed.Message, 400))
 	case len(a.Effects) == 0:
 		b.WriteString("  nothing\n")
@@ -120,9 +139,9 @@ func summary(a tools.OperationAnswer) string {
 	for _, what := range a.Irreversible {
 		fmt.Fprintf(&b, "  can't be taken back: %s\n", governance.Plain(what, 256))
 	}
-	fmt.Fprintf(&b, "Arguments: %s\n", governance.Plain(compact(o.Arguments), 2000))
+	fmt.Fprintf(&b, "Arguments: %s\n", governance.Plain(compact(brief(o.Arguments)), 8000))
 	if o.Description != nil {
-		fmt.Fprintf(&b, "The assistant's own words: %s\n", governance.Quote(*o.Description))
+		fmt.Fprintf(&b, "%s %s\n", whoseWords(o.RequestedBy), governance.Quote(*o.Description))
 	}
 	if o.DecidedBy != nil {
 		fmt.Fprintf(&b, "Decided by %s\n", governance.Plain(*o.DecidedBy, 64))
@@ -149,15 +168,40 @@ func effectLine(e governance.Effect) string {
 	var changes []string
 	for _, key := range slices.Sorted(maps.Keys(e.After)) {
 		if before, there := e.Before[key]; there {
-			changes = append(changes, key+" "+compact(before)+" → "+compact(e.After[key]))
+			changes = append(changes, key+" "+compact(brief(before))+" → "+compact(brief(e.After[key])))
 		} else if key != "name" {
-			changes = append(changes, key+" "+compact(e.After[key]))
+			changes = append(changes, key+" "+compact(brief(e.After[key])))
 		}
 	}
 	if len(changes) > 0 {
 		line += ": " + strings.Join(changes, ", ")
 	}
-	return governance.Plain(line, 400)
+	return governance.Plain(line, 8000)
+}
+
+const briefLength = 120
+
+// brief is a value with each of its texts cut short by itself: a long one must not push others off what a person reads.
+func brief(v any) any {
+	switch v := v.(type) {
+	case string:
+		if n := utf8.RuneCountInString(v); n > briefLength {
+			return fmt.Sprintf("%s… (%d characters)", string([]rune(v)[:briefLength]), n)
+		}
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, value := range v {
+			out[key] = brief(value)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = brief(v[i])
+		}
+		return out
+	}
+	return v
 }
 
 func compact(v any) string {
@@ -182,19 +226,30 @@ func decideCommand(decision, short string) *cobra.Command {
 	return cmd
 }
 
-// decide shows the operation on the terminal, asks there, signs with the human key, and tells what came of it.
+// decide shows the operation on the terminal, asks there, signs with the human key, and tells what came of it. What no approval
+// can bring about is told at once.
 func decide(cmd *cobra.Command, c client, dir stateDir, id, decision, comment string) (err error) {
 	ctx := cmd.Context()
+	state, noSigner := signerOf(cmd, c, dir)
+	request := tools.OperationRequest{ID: id}
+	if decision == governance.Approve && noSigner == nil {
+		request.By = *state.UserID
+	}
 	var answer tools.OperationAnswer
-	if err := c.People(ctx, tools.PeopleOperation, tools.OperationRequest{ID: id}, &answer); err != nil {
+	if err := c.People(ctx, tools.PeopleOperation, request, &answer); err != nil {
 		return err
 	}
-	if answer.Operation.Status != governance.Pending {
-		return fmt.Errorf("the operation is %s", answer.Operation.Status)
-	}
-	state, err := signerOf(cmd, c, dir)
-	if err != nil {
-		return err
+	status := answer.Operation.Status
+	switch {
+	case decision == governance.Approve && answer.Failed != nil && (status == governance.Pending || status == governance.Stale):
+		if _, err := io.WriteString(cmd.OutOrStdout(), summary(answer)); err != nil {
+			return fmt.Errorf("show the operation: %w", err)
+		}
+		return cannotApprove(answer.Failed)
+	case status != governance.Pending:
+		return schema.Errorf(schema.Conflict, "the operation is %s", governance.Plain(status, 32))
+	case noSigner != nil:
+		return noSigner
 	}
 	d, err := signDecision(dir, state, answer, decision, comment)
 	if err != nil {
@@ -205,9 +260,13 @@ func decide(cmd *cobra.Command, c client, dir stateDir, id, decision, comment st
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "Operation %s: %s\n", answer.Operation.ID, answer.Operation.Status)
 	if answer.Failed != nil {
-		return fmt.Errorf("it was approved and could not be done: %s", governance.Plain(answer.Failed.Message, 1000))
+		return schema.Errorf(answer.Failed.Code, "it was approved and could not be done: %s", governance.Plain(answer.Failed.Message, 1000))
 	}
 	return nil
+}
+
+func cannotApprove(failed *schema.Error) error {
+	return schema.Errorf(failed.Code, "it can't be approved: %s", governance.Plain(failed.Message, 1000))
 }
 
 func signDecision(dir stateDir, state tools.KeyState, shown tools.OperationAnswer, decision, comment string) (d governance.Decision, err error) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"text/tabwriter"
 
@@ -35,6 +36,12 @@ func artifactAddCommand() *cobra.Command {
 			path, err := filepath.Abs(args[0])
 			if err != nil {
 				return fmt.Errorf("find %s: %w", args[0], err)
+			}
+			switch info, err := os.Stat(path); {
+			case err != nil:
+				return fmt.Errorf("read the file: %w", err)
+			case !info.Mode().IsRegular():
+				return fmt.Errorf("%s is no plain file", path)
 			}
 			a, err := c.ImportArtifact(cmd.Context(), path)
 			if err != nil {
@@ -97,7 +104,7 @@ func artifactAllowHostCommand() *cobra.Command {
 // withServe runs a command's work with the control plane's own socket.
 func withServe(work func(cmd *cobra.Command, args []string, c *serveClient) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) (err error) {
-		dir, err := openStateDir(cmd)
+		dir, err := standingStateDir(cmd)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"powernode/schema"
 	"powernode/tools/mcp"
 )
 
@@ -27,6 +29,8 @@ const (
 	bridgeWait = 75 * time.Second
 	// maxFruitless is how many control planes may end in a row without any answer.
 	maxFruitless = 20
+	// freshSession is the parameter that says of a session that nothing was sent in another before.
+	freshSession = "fresh"
 	// replayID is the id of a message that tells a new serve what the one before was told; its answer is known.
 	replayID = "replay"
 )
@@ -45,6 +49,7 @@ type bridge struct {
 	out    io.Writer
 	errOut io.Writer
 	prefix string // of the call ids: this process's own
+	again  bool   // this is no longer the first session: what is sent may have been sent before
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -61,6 +66,7 @@ type bridge struct {
 type message struct {
 	frame
 	answered bool
+	sent     bool // to a control plane: it may have been done
 }
 
 func newBridge(dir stateDir, query url.Values, token string, in io.Reader, out, errOut io.Writer) *bridge {
@@ -156,7 +162,10 @@ func (b *bridge) session(ctx context.Context) (answered bool, err error) {
 		return false, err
 	}
 	c := &bridgeConn{UnixConn: conn, in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10)}
-	refused, err := c.upgrade(b.query, b.token)
+	query := maps.Clone(b.query)
+	query.Set(freshSession, strconv.FormatBool(!b.again))
+	b.again = true
+	refused, err := c.upgrade(query, b.token)
 	if err != nil {
 		c.Close() // it broke
 		return false, nil
@@ -166,6 +175,11 @@ func (b *bridge) session(ctx context.Context) (answered bool, err error) {
 	}
 	return b.attend(c), nil
 }
+
+// refusedSession is the control plane's word that it opens no session, as of a token that is none.
+type refusedSession struct{ error }
+
+func (e *refusedSession) Unwrap() error { return e.error }
 
 type bridgeConn struct {
 	*net.UnixConn
@@ -194,7 +208,7 @@ func (c *bridgeConn) upgrade(query url.Values, token string) (refused, err error
 	if err != nil {
 		return nil, fmt.Errorf("open the session: %w", err)
 	}
-	return fmt.Errorf("the control plane refused the session (%s): %s", answer.Status, text), nil
+	return &refusedSession{refusalFrom(answer.Status, text)}, nil
 }
 
 // attend is session on an open connection. It says whether there was any answer.
@@ -265,6 +279,7 @@ func (b *bridge) next(at int) (*message, int, sendState) {
 	}
 	for at = max(at, b.first); at < b.first+len(b.waiting); at++ {
 		if m := b.waiting[at-b.first]; !m.answered {
+			m.sent = true
 			return m, at + 1, carry
 		}
 	}
@@ -342,10 +357,26 @@ func (b *bridge) settle(m *message) {
 	<-b.room
 }
 
+// unserved is the error that answers a message which no control plane takes.
+func (m *message) unserved(cause error) map[string]any {
+	code, text := -32000, "The control plane can't be reached: "+cause.Error()
+	var refused *refusedSession
+	if errors.As(cause, &refused) {
+		text = "The control plane refused the session: " + cause.Error()
+		if schema.CodeOf(cause) == schema.PermissionDenied {
+			code = -32001
+		}
+	}
+	if m.sent {
+		return map[string]any{"code": code, "message": text + ". This was sent before and may have been done: read before you repeat it."}
+	}
+	return map[string]any{"code": code, "message": text + ". Nothing was done."}
+}
+
 // giveUp answers what waits with an error, because no control plane can be reached.
 func (b *bridge) giveUp(cause error) {
 	b.mu.Lock()
-	waiting := append([]*message(nil), b.waiting...)
+	waiting := append([]*message(nil), b.waiting...) // what it says is this goroutine's: nothing is being sent
 	b.mu.Unlock()
 	for _, m := range waiting {
 		if m.answered {
@@ -357,9 +388,7 @@ func (b *bridge) giveUp(cause error) {
 		}
 		var out []byte
 		if json.Unmarshal(m.message, &head) == nil && head.ID != nil && head.Method != "" {
-			text := "The control plane can't be reached: " + cause.Error() + ". What was sent before may have been done; read before you repeat it."
-			out, _ = json.Marshal(map[string]any{"jsonrpc": "2.0", "id": head.ID, // these types encode
-				"error": map[string]any{"code": -32000, "message": text}})
+			out, _ = json.Marshal(map[string]any{"jsonrpc": "2.0", "id": head.ID, "error": m.unserved(cause)}) // these types encode
 		}
 		if !b.answer(frame{id: m.id, message: out}) {
 			return

@@ -61,7 +61,7 @@ func callCommand() *cobra.Command {
 					return fmt.Errorf("set flag %s: %w", stateDirFlag, err)
 				}
 			}
-			return withClient(func(cmd *cobra.Command, _ []string, c client, _ stateDir) error {
+			return withOwnClient(func(cmd *cobra.Command, _ []string, c client, _ stateDir) error {
 				token, err := credentialFrom(in.tokenFile)
 				if err != nil {
 					return err
@@ -71,7 +71,7 @@ func callCommand() *cobra.Command {
 				}
 				result, _, err := c.Call(cmd.Context(), in.verb, in.arguments)
 				if in.table && err == nil {
-					return printTable(cmd.OutOrStdout(), result)
+					return printTable(cmd.OutOrStdout(), result, widthOf(cmd.OutOrStdout()))
 				}
 				return printEnvelope(cmd.OutOrStdout(), result, err)
 			})(cmd, nil)

@@ -33,24 +33,30 @@ type dialer func(ctx context.Context, dir stateDir) (client, error)
 // dialerKey is where a command's context may hold another dialer: a test's.
 type dialerKey struct{}
 
-// connect gives a command its state directory and the control plane of it.
-func connect(cmd *cobra.Command) (client, stateDir, error) {
-	dir, err := openStateDir(cmd)
-	if err != nil {
-		return nil, "", err
-	}
-	dial, ok := cmd.Context().Value(dialerKey{}).(dialer)
-	if !ok {
-		dial = dialServe
-	}
-	c, err := dial(cmd.Context(), dir)
-	return c, dir, err
+// clientWork is what a command does with the control plane of a state directory.
+type clientWork func(cmd *cobra.Command, args []string, c client, dir stateDir) error
+
+// withClient runs a command's work with the control plane of the installation that is there.
+func withClient(work clientWork) func(*cobra.Command, []string) error {
+	return connected(standingStateDir, work)
 }
 
-// withClient runs a command's work with the control plane.
-func withClient(work func(cmd *cobra.Command, args []string, c client, dir stateDir) error) func(*cobra.Command, []string) error {
+// withOwnClient is withClient for a command that makes the installation where there is none.
+func withOwnClient(work clientWork) func(*cobra.Command, []string) error {
+	return connected(makingStateDir, work)
+}
+
+func connected(find func(*cobra.Command) (stateDir, error), work clientWork) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) (err error) {
-		c, dir, err := connect(cmd)
+		dir, err := find(cmd)
+		if err != nil {
+			return err
+		}
+		dial, ok := cmd.Context().Value(dialerKey{}).(dialer)
+		if !ok {
+			dial = dialServe
+		}
+		c, err := dial(cmd.Context(), dir)
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"powernode/platform/governance"
 	"powernode/schema"
 )
 
@@ -73,6 +75,164 @@ func verbNames() []cobra.Completion {
 	return names
 }
 
+// categories are the action categories of all verbs, sorted.
+func categories(*cobra.Command) []cobra.Completion {
+	verbs, err := schema.Verbs()
+	if err != nil {
+		return nil
+	}
+	var out []cobra.Completion
+	for _, v := range verbs {
+		if v.Gated() {
+			out = append(append(out, v.Category), v.Escalates...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// asked is what a flag or an argument of a command can be.
+type asked struct {
+	values []cobra.Completion
+	list   bool // several of them, with commas between
+	from   func(cmd *cobra.Command) []cobra.Completion
+	ids    string // those of what there is, as listedBy names it
+	path   pathKind
+}
+
+// pathKind is what a path leads to, where one is asked for.
+type pathKind int
+
+const (
+	noPath pathKind = iota
+	aFile
+	aFolder
+)
+
+// flagValues are the flags of the commands, by name, that have values to offer. The others offer none: a file's name is
+// offered where one is asked for alone.
+func flagValues() map[string]asked {
+	roles := []cobra.Completion{governance.RoleViewer, governance.RoleOperator, governance.RoleAdmin}
+	return map[string]asked{
+		stateDirFlag:  {path: aFolder},
+		tokenFileFlag: {path: aFile},
+		"tls-cert":    {path: aFile},
+		"tls-key":     {path: aFile},
+		"out":         {path: aFile},
+		"role":        {values: roles},
+		"output":      {values: []cobra.Completion{"json", "table"}},
+		"status":      {values: append([]cobra.Completion{"all"}, operationStatuses()...)},
+		"toolset":     {values: schema.Toolsets()},
+		"toolsets":    {values: append(schema.Toolsets(), "all"), list: true},
+		"grant":       {values: []cobra.Completion{"admin.audit.read"}, list: true},
+		"http":        {values: []cobra.Completion{httpOff}},
+		"agents":      {values: []cobra.Completion{httpOff}},
+		"user-id":     {ids: "user_id"},
+		"cluster-id":  {ids: "cluster_id"},
+		"network-id":  {ids: "network_id"},
+	}
+}
+
+// argumentValues are what stands behind a command's name, one entry an argument, by the command's path.
+func argumentValues() map[string][]asked {
+	verdicts := []cobra.Completion{string(governance.AutoApprove), string(governance.NotifyAndProceed), string(governance.RequireApproval),
+		string(governance.Block)}
+	operation, category := asked{ids: "deferred_operation_id"}, asked{from: categories}
+	return map[string][]asked{
+		"powernode approvals show":    {operation},
+		"powernode approvals approve": {operation},
+		"powernode approvals reject":  {operation},
+		"powernode policies set":      {category, {values: verdicts}},
+		"powernode policies unset":    {category},
+		"powernode artifact add":      {{path: aFile}},
+		"powernode local exec":        {{from: machines}},
+		"powernode local workstation": {{from: machines}},
+	}
+}
+
+// machines are those on this host, by the names that powernode local takes.
+func machines(cmd *cobra.Command) []cobra.Completion {
+	p, err := localProvider(cmd)
+	if err != nil {
+		return nil
+	}
+	entries, err := p.Entries(cmd.Context())
+	if err != nil {
+		return nil
+	}
+	out := make([]cobra.Completion, len(entries))
+	for i, e := range entries {
+		out[i] = cobra.CompletionWithDesc(e.Name, e.Kind+" "+string(e.Status))
+	}
+	return out
+}
+
+// operationStatuses are those that platform_list_operations knows.
+func operationStatuses() []cobra.Completion {
+	v := verbNamed("platform_list_operations")
+	if v == nil {
+		return nil
+	}
+	return slices.Clone(v.InputShape().Properties["status"].Enum)
+}
+
+// completed has every flag and argument of the commands offer what it can be.
+func completed(cmd *cobra.Command, flags map[string]asked, arguments map[string][]asked) {
+	for _, sub := range cmd.Commands() {
+		completed(sub, flags, arguments)
+	}
+	if cmd.Name() == "help" || cmd.Parent() != nil && cmd.Parent().Name() == "completion" {
+		return // cobra's own
+	}
+	register := func(f *pflag.Flag) {
+		if _, there := cmd.GetFlagCompletionFunc(f.Name); there {
+			return
+		}
+		a := flags[f.Name]
+		if f.Value.Type() == "bool" {
+			a = asked{values: []cobra.Completion{"true", "false"}}
+		}
+		if err := cmd.RegisterFlagCompletionFunc(f.Name, a.complete); err != nil {
+			panic("a flag of ours can't be completed: " + err.Error()) // it is the command's
+		}
+	}
+	cmd.LocalFlags().VisitAll(register)
+	if cmd.ValidArgsFunction == nil && cmd.Runnable() && !cmd.HasSubCommands() {
+		behind := arguments[cmd.CommandPath()]
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) >= len(behind) {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return behind[len(args)].complete(cmd, args, begun)
+		}
+	}
+}
+
+func (a asked) complete(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	values := a.values
+	switch {
+	case a.path == aFile:
+		return nil, cobra.ShellCompDirectiveDefault
+	case a.path == aFolder:
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	case a.from != nil:
+		values = a.from(cmd)
+	case a.ids != "":
+		values = ids(cmd, callInput{}, a.ids)
+	}
+	before := ""
+	if comma := strings.LastIndex(begun, ","); a.list && comma >= 0 {
+		before = begun[:comma+1]
+	}
+	var out []cobra.Completion
+	for _, value := range values {
+		if strings.HasPrefix(before+value, begun) {
+			out = append(out, before+value)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
 // parameterFlags are the verb's parameters that are not given yet, keys of typed objects among them, then the command's own.
 func parameterFlags(v *schema.Verb, given []given) []cobra.Completion {
 	var out []cobra.Completion
@@ -125,12 +285,16 @@ func valuesOf(cmd *cobra.Command, in callInput, v *schema.Verb, name string) ([]
 	switch {
 	case declared == nil:
 		return nil, cobra.ShellCompDirectiveNoFileComp
+	case path[len(path)-1] == "verb", path[len(path)-1] == "tool_name":
+		return verbNames(), cobra.ShellCompDirectiveNoFileComp
+	case path[len(path)-1] == "action_category":
+		return categories(cmd), cobra.ShellCompDirectiveNoFileComp
 	case declared.Type == "boolean":
 		return []cobra.Completion{"true", "false"}, cobra.ShellCompDirectiveNoFileComp
 	case len(declared.Enum) > 0:
 		return slices.Clone(declared.Enum), cobra.ShellCompDirectiveNoFileComp
 	case declared.Type == "string":
-		return ids(cmd, in, path[len(path)-1]), cobra.ShellCompDirectiveNoFileComp
+		return ids(cmd, in, idOf(v, path[len(path)-1])), cobra.ShellCompDirectiveNoFileComp
 	}
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
@@ -152,6 +316,20 @@ var listedBy = map[string][2]string{
 	"cluster_id":                {"kubernetes_list_clusters", "clusters"},
 	"target_cluster_id":         {"kubernetes_list_clusters", "clusters"},
 	"deferred_operation_id":     {"platform_list_operations", "operations"},
+	"architecture_id":           {"system_list_architectures", "architectures"},
+	"platform_id":               {"system_list_platforms", "platforms"},
+	"module_ids":                {"system_list_modules", "modules"},
+	"user_id":                   {"platform_whoami", "users"},
+	"connection_id":             {"system_list_provider_connections", "connections"},
+	"task_id":                   {"system_list_tasks", "tasks"},
+}
+
+// idOf is what a verb's parameter names; a plain id is of what the verb's name ends in.
+func idOf(v *schema.Verb, parameter string) string {
+	if parameter != "id" {
+		return parameter
+	}
+	return v.Name[strings.LastIndex(v.Name, "_")+1:] + "_id"
 }
 
 // ids asks the running control plane what a parameter could name.

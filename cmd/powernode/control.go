@@ -92,8 +92,11 @@ func (c *control) routes(stopping context.Context) http.Handler {
 // asking is for whom a request runs, or the refusal of a token that is none.
 func (c *control) asking(r *http.Request) (tools.Caller, error) {
 	caller, err := c.callerOf(r)
-	if errors.Is(err, governance.ErrNoCredential) {
-		return caller, schema.Errorf(schema.PermissionDenied, "the token is not valid: unknown, expired or revoked")
+	switch {
+	case errors.Is(err, governance.ErrExpired):
+		return caller, schema.Errorf(schema.PermissionDenied, "the token is not valid: it has expired (powernode token create makes another)")
+	case errors.Is(err, governance.ErrNoCredential):
+		return caller, schema.Errorf(schema.PermissionDenied, "the token is not valid: unknown or revoked")
 	}
 	return caller, err
 }
@@ -246,7 +249,7 @@ func (c *control) bridge(stopping context.Context, w http.ResponseWriter, r *htt
 	if err != nil {
 		return
 	}
-	stream := &frameStream{conn: conn, in: buffered.Reader}
+	stream := &frameStream{conn: conn, in: buffered.Reader, fresh: query.Get(freshSession) == "true"}
 	unblock := context.AfterFunc(stopping, stream.end)
 	defer unblock()
 	if err := c.face.Serve(stopping, caller, choice, stream); err != nil {
@@ -256,8 +259,9 @@ func (c *control) bridge(stopping context.Context, w http.ResponseWriter, r *htt
 
 // frameStream is a bridge's messages as frames on a connection.
 type frameStream struct {
-	conn net.Conn
-	in   *bufio.Reader
+	conn  net.Conn
+	in    *bufio.Reader
+	fresh bool // of the bridge's first session
 }
 
 func (s *frameStream) Receive() (mcp.Message, error) {
@@ -265,7 +269,7 @@ func (s *frameStream) Receive() (mcp.Message, error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = io.EOF // serve ends: the bridge sends what was not taken to the next one
 	}
-	return mcp.Message{CallID: f.id, Raw: f.message}, err
+	return mcp.Message{CallID: f.id, Fresh: s.fresh, Raw: f.message}, err
 }
 
 func (s *frameStream) Send(callID string, answer []byte) error {

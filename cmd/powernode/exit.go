@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"powernode/schema"
 	"powernode/tools"
@@ -40,10 +41,11 @@ const exitCodesText = `Exit codes:
    6  precondition_failed   the state does not allow it, or a floor forbids it
    7  permission_denied     the role lacks the permission, or a person's credential is needed
    8  blocked_by_policy     a policy or the emergency stop forbids it
-   9  unavailable           a provider, an agent or an API server did not answer: try again
+   9  unavailable           a provider, an agent, an API server or the disk did not do its part: try again
   10  internal              a fault of ours
 
-What was refused has changed nothing. "retryable" in the error says whether the same call may do later.
+What was refused has changed nothing. powernode approvals approve ends with the code of the call that it approved, where that
+failed or could not be approved any more; with 5 where the operation had been decided before. "retryable" in the error says whether the same call may do later.
 `
 
 // exitCode is an error that says how the process ends and has been told already.
@@ -110,15 +112,58 @@ func strict(cmd *cobra.Command) {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		var names []string
-		for _, sub := range cmd.Commands() {
-			if sub.IsAvailableCommand() {
-				names = append(names, sub.Name())
-			}
-		}
-		if near := schema.Nearest(args[0], names); near != "" {
-			return usagef("unknown command %q for %q: did you mean %s?", args[0], cmd.CommandPath(), near)
-		}
-		return usagef("unknown command %q for %q", args[0], cmd.CommandPath())
+		return unknownCommand(cmd, args[0])
 	}
+}
+
+// unknownCommand refuses a word that is none of a command's.
+func unknownCommand(cmd *cobra.Command, word string) error {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	if near := schema.Nearest(word, names); near != "" {
+		return usagef("unknown command %q for %q: did you mean %s?", word, cmd.CommandPath(), near)
+	}
+	return usagef("unknown command %q for %q", word, cmd.CommandPath())
+}
+
+// strictHelp has powernode help refuse what there is no help about, where it would show all the rest and succeed.
+func strictHelp(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "help" {
+			continue
+		}
+		show := cmd.Run
+		cmd.Run = nil
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			about, rest, err := root.Find(args)
+			switch {
+			case err != nil || len(rest) > 0 && about.HasSubCommands():
+				return unknownCommand(about, append(rest, args...)[0])
+			case len(rest) == 1 && about.Name() == "call":
+				return helpCall(about, rest[0])
+			case len(rest) > 0:
+				return usagef("there is no help about %q of %q", rest[0], about.CommandPath())
+			}
+			show(cmd, args)
+			return nil
+		}
+	}
+}
+
+// wrongFlag is a command line with a flag that is none, and the one that may have been meant.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	var none *pflag.NotExistError
+	if !errors.As(err, &none) {
+		return usageError{err}
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := schema.Nearest(none.GetSpecifiedName(), names); near != "" {
+		return usagef("%w for %q: did you mean --%s?", err, cmd.CommandPath(), near)
+	}
+	return usagef("%w for %q", err, cmd.CommandPath())
 }

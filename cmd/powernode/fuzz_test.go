@@ -51,7 +51,7 @@ func FuzzTable(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		var out bytes.Buffer
-		if err := printTable(&out, answer); err != nil {
+		if err := printTable(&out, answer, 0); err != nil {
 			return
 		}
 		if strings.ContainsFunc(out.String(), func(r rune) bool { return r < ' ' && r != '\n' || r >= 0x7f && r < 0xa0 || r == 0x202e }) {

@@ -196,7 +196,8 @@ func operatorServer(handler http.Handler, log zerolog.Logger) *http.Server {
 
 // operatorRoutes are both faces. stopping ends when serve is told to: sessions that wait are cut off then.
 func operatorRoutes(stopping context.Context, p *tools.Platform, face *mcp.Face, names *certificates, log zerolog.Logger) (http.Handler, error) {
-	api := &rest.Face{Platform: p, Version: version(), Log: log, Authenticate: p.Authenticate}
+	places := &tools.Places{} // of both faces: a token has one share
+	api := &rest.Face{Platform: p, Version: version(), Log: log, Authenticate: p.Authenticate, Places: places}
 	routes, err := api.Handler()
 	if err != nil {
 		return nil, err
@@ -210,7 +211,7 @@ func operatorRoutes(stopping context.Context, p *tools.Platform, face *mcp.Face,
 		}
 		return c, err
 	}
-	session, err := face.HTTP(mcp.HTTPOptions{Stopping: stopping, Known: names.know, Authenticate: authenticate})
+	session, err := face.HTTP(mcp.HTTPOptions{Stopping: stopping, Places: places, Known: names.know, Authenticate: authenticate})
 	if err != nil {
 		return nil, err
 	}

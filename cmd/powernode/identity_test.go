@@ -30,6 +30,7 @@ func signedBy(t *testing.T, dir, question string, args ...string) string {
 // people speaks to the socket as the commands do.
 func people(t *testing.T, dir, request string, in, out any) error {
 	t.Helper()
+	call(t, dir, "platform_whoami") // where none runs, this program must not start itself as one
 	c, err := dialServe(t.Context(), stateDir(dir))
 	if err != nil {
 		t.Fatalf("connect: %v", err)

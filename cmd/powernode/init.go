@@ -25,11 +25,24 @@ func initCommand() *cobra.Command {
 		Long: "Make the account's first person and their human key. Without it calls run, but nothing that needs an approval can be\n" +
 			"approved. The key is sealed with a passphrase, which is asked on the terminal and taken from nowhere else.\n\n" +
 			"Whoever runs init first is the person: run it before an assistant that shares your user gets to work. A key that is\n" +
-			"there is replaced with --replace, with the old passphrase or by root.",
+			"there is replaced with --replace, with the old passphrase or by root.\n\n" +
+			"It works with the control plane of the state directory, and where none runs with one of its own, which it ends again.",
 		Args: cobra.NoArgs,
-		RunE: withClient(func(cmd *cobra.Command, _ []string, c client, dir stateDir) error {
-			return o.run(cmd.Context(), c, dir)
-		}),
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			dir, err := openStateDir(cmd)
+			if err != nil {
+				return err
+			}
+			if !serveHolds(dir) { // a control plane that is started for this alone ends with it
+				defer func() {
+					_, stopped := stopServe(context.WithoutCancel(cmd.Context()), dir)
+					err = errors.Join(err, stopped)
+				}()
+			}
+			return withOwnClient(func(cmd *cobra.Command, _ []string, c client, dir stateDir) error {
+				return o.run(cmd.Context(), c, dir)
+			})(cmd, nil)
+		},
 	}
 	cmd.Flags().StringVar(&o.email, "email", "", "the person's e-mail address; asked where it is not given")
 	cmd.Flags().StringVar(&o.name, "name", "", "the person's name; asked where it is not given")
@@ -99,18 +112,35 @@ func (o *initOptions) ask(t *terminal, state tools.KeyState) (err error) {
 		}
 		return nil
 	}
-	if o.email == "" {
-		if o.email, err = t.Ask("E-mail address: ", ""); err != nil {
-			return err
-		}
+	if o.email, err = askFor(t, "E-mail address: ", o.email, "", governance.CheckEmail); err != nil {
+		return err
 	}
-	if o.name == "" {
-		o.name, err = t.Ask("Name: ", o.email)
-	}
+	o.name, err = askFor(t, "Name: ", o.name, o.email, governance.CheckName)
 	return err
 }
 
 // make makes the key, with what gives it the right to stand.
+// maxAsked is how often an answer may be refused.
+const maxAsked = 5
+
+// askFor is what was given, else what the person answers: one that is refused is asked again at once.
+func askFor(t *terminal, question, given, otherwise string, check func(string) error) (string, error) {
+	if given != "" {
+		return given, check(given)
+	}
+	for n := 1; ; n++ {
+		answer, err := t.Ask(question, otherwise)
+		if err != nil {
+			return "", err
+		}
+		refused := check(answer)
+		if refused == nil || n == maxAsked {
+			return answer, refused
+		}
+		t.Say("%s", refused)
+	}
+}
+
 func (o *initOptions) make(t *terminal, dir stateDir, state tools.KeyState) (governance.KeyInput, ed25519.PrivateKey, error) {
 	var in governance.KeyInput
 	var old ed25519.PrivateKey
@@ -124,8 +154,8 @@ func (o *initOptions) make(t *terminal, dir stateDir, state tools.KeyState) (gov
 	if err != nil {
 		return in, nil, err
 	}
-	in = governance.KeyInput{Email: o.email, Name: o.name, PublicKey: key.Public().(ed25519.PublicKey)}
-	statement := governance.KeyStatement{AccountID: state.AccountID, Email: in.Email, PublicKey: in.PublicKey}.Bytes()
+	in = governance.KeyInput{Email: o.email, Name: o.name, PublicKey: key.Public().(ed25519.PublicKey), Chain: &state.Chain}
+	statement := in.Statement(state.AccountID)
 	in.Proof = governance.Sign(key, statement)
 	switch {
 	case old != nil:

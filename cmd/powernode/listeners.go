@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"powernode/agent/atomicfile"
+	"powernode/nodeapi"
 	"powernode/platform/fleet"
 	"powernode/platform/provider/local"
 )
@@ -160,7 +160,7 @@ func (l *listeners) listen(ctx context.Context, address netip.AddrPort, control 
 		return address, errors.Join(fmt.Errorf("read the agent API's address: %w", err), listener.Close())
 	}
 	server := &http.Server{Handler: l.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		TLSConfig: agentTLS(l.authority, certificate), ErrorLog: quiet(l.log)}
+		TLSConfig: nodeapi.ServerTLS(certificate, l.authority.Pool()), ErrorLog: quiet(l.log)}
 	l.servers = append(l.servers, server)
 	l.running.Add(1)
 	go func() {
@@ -171,12 +171,6 @@ func (l *listeners) listen(ctx context.Context, address netip.AddrPort, control 
 	}()
 	l.log.Info().Stringer("address", bound).Msg("agent API listens")
 	return bound, nil
-}
-
-// agentTLS is mutual TLS 1.3 for agents. A caller without a certificate gets as far as enrolment and the device bootstrap.
-func agentTLS(authority *fleet.Authority, certificate tls.Certificate) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate},
-		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authority.Pool()}
 }
 
 // close ends all listeners; long polls are cut off, agents ask again.

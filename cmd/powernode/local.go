@@ -118,16 +118,19 @@ func localWorkstationCommand() *cobra.Command {
 }
 
 func localProvider(cmd *cobra.Command) (*local.Provider, error) {
-	stateDir, err := cmd.Flags().GetString("state-dir")
+	dir, err := namedStateDir(cmd)
 	if err != nil {
-		return nil, fmt.Errorf("read flag state-dir: %w", err)
+		return nil, err
+	}
+	if _, err := os.Stat(string(dir)); err != nil { // machines may outlive the store
+		return nil, fmt.Errorf("there are no machines of %s: %w", dir, err)
 	}
 	agent, err := agentBinary()
 	if err != nil {
 		return nil, err
 	}
 	log := zerolog.New(zerolog.ConsoleWriter{Out: cmd.ErrOrStderr()}).Level(zerolog.WarnLevel).With().Timestamp().Logger()
-	return local.New(local.Options{StateDir: stateDir, AgentBinary: agent, Log: log}), nil
+	return local.New(local.Options{StateDir: string(dir), AgentBinary: agent, Log: log}), nil
 }
 
 // agentBinary is powernode-agent beside this program, else on the path. That there is none shows when a machine starts.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 )
@@ -64,29 +63,14 @@ func rootCommand() *cobra.Command {
 		localCommand(),
 		stopCommand(),
 		openapiCommand(),
+		versionCommand(),
 		exitCodesTopic(),
 	)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(wrongFlag)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	strict(root)
+	strictHelp(root)
+	completed(root, flagValues(), argumentValues())
 	return root
-}
-
-// version is the module's version and the commit that it was built from, as far as the build knows them.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	if v == "" {
-		v = "(devel)"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return v + " " + s.Value[:12]
-		}
-	}
-	return v
 }

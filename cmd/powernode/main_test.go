@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,10 @@ import (
 
 // TestMain puts this program on the path as powernode: tests run it as a process of its own, as people do.
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) != "powernode" && len(os.Args) > 1 && os.Args[1] == "serve" { // dialServe starts the program that it is in, and this one would test again
+		fmt.Fprintln(os.Stderr, "a test has connected to a control plane that does not run: start it with powernode first")
+		os.Exit(exitFailure)
+	}
 	testscript.Main(m, map[string]func(){
 		"powernode": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
 	})

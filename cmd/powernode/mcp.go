@@ -29,12 +29,16 @@ func mcpCommand() *cobra.Command {
 			if _, err := mcp.ParseChoice(toolsets, readOnly); err != nil {
 				return usagef("flag --toolsets: %w", err)
 			}
-			dir, err := openStateDir(cmd)
+			if in, ok := cmd.InOrStdin().(*os.File); ok && term.IsTerminal(int(in.Fd())) {
+				dir, err := namedStateDir(cmd)
+				if err != nil {
+					return err
+				}
+				return howToConnect(cmd.OutOrStdout(), cmd, dir)
+			}
+			dir, err := makingStateDir(cmd)
 			if err != nil {
 				return err
-			}
-			if in, ok := cmd.InOrStdin().(*os.File); ok && term.IsTerminal(int(in.Fd())) {
-				return howToConnect(cmd.OutOrStdout(), cmd, dir)
 			}
 			token, err := credentialFrom(tokenFile)
 			if err != nil {

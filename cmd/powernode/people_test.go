@@ -17,6 +17,7 @@ import (
 
 	"powernode/internal/humankey"
 	"powernode/platform/governance"
+	"powernode/store"
 	"powernode/tools"
 )
 
@@ -240,6 +241,7 @@ func TestAnotherProcessOfTheSameUserApprovesNothing(t *testing.T) {
 // speakWithout speaks to the socket as the commands do, with signatures that are none.
 func speakWithout(t *testing.T, dir, id string) {
 	t.Helper()
+	call(t, dir, "platform_whoami") // where none runs, this program must not start itself as one
 	c, err := dialServe(t.Context(), stateDir(dir))
 	if err != nil {
 		t.Fatalf("connect: %v", err)
@@ -308,5 +310,100 @@ func TestKeyIsReplacedWithTheOldOneOrByRoot(t *testing.T) {
 	}
 	if stdout, stderr, code := offTerminal(t, dir, "audit", "verify"); code != 0 {
 		t.Errorf("audit verify ends with %d: %s%s", code, stdout, stderr)
+	}
+}
+
+func TestAuditVerifyGoesOnFromANotedHead(t *testing.T) {
+	t.Parallel()
+	dir := initialised(t)
+	stdout, _, _ := offTerminal(t, dir, "audit", "verify")
+	_, noted, ok := strings.Cut(strings.TrimSpace(stdout), "head ")
+	if !ok {
+		t.Fatalf("audit verify says %q, want the head", stdout)
+	}
+	_, hash, _ := strings.Cut(noted, ":")
+	if _, _, code := offTerminal(t, dir, "call", "system_sdwan_create_network", "--name", "later"); code != 0 {
+		t.Fatalf("call ends with %d", code)
+	}
+	for _, tt := range []struct {
+		head, says string
+		fits       bool
+	}{
+		{noted, "audit rows fit", true},
+		{"1:" + hash, "the record ended with row 1 before", false},
+		{"9999:" + hash, "the record ended with row 9999 before", false},
+		{"9999", "ROWS:HASH", false},
+	} {
+		stdout, stderr, code := offTerminal(t, dir, "audit", "verify", "--head", tt.head)
+		if (code == 0) != tt.fits || !strings.Contains(stdout+stderr, tt.says) {
+			t.Errorf("--head %s ends with %d: %s%s", tt.head, code, stdout, stderr)
+		}
+	}
+}
+
+func TestNothingInACallHidesTheRestOfItFromThePerson(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("long ", 5000)
+	shown := summary(tools.OperationAnswer{
+		Operation: governance.OperationView{ID: "id\x1b[2K", Status: "pending\x1b[1A", PlanDigest: "sha256:\x1b[2K", Verb: "v",
+			Arguments: store.Object{"a": long, "list": []any{long, store.Object{"deep": long}}, "zone": "the last"}},
+		Effects: []governance.Effect{{Action: "updated", ResourceType: "Sdwan::FirewallRule", Before: store.Object{"description": "", "priority": 1},
+			After: store.Object{"description": long, "priority": 2, "zone": "any"}}},
+	})
+	for _, want := range []string{`"zone":"the last"`, "priority 1 → 2", `zone "any"`, "(25000 characters)"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("%q is not shown", want)
+		}
+	}
+	if strings.Contains(shown, "\x1b") {
+		t.Error("control characters are shown as they are")
+	}
+}
+
+// TestApprovalThatCanNotSucceedTakesNoPassphrase: nobody signs what can't come of anything, and scripts learn why from the exit code.
+func TestApprovalThatCanNotSucceedTakesNoPassphrase(t *testing.T) {
+	t.Parallel()
+	dir := initialised(t)
+	id := parked(t, dir)
+	setPolicy := func(verdict string) {
+		t.Helper()
+		shown, code := onTerminal(t, dir, []said{{"Set it? [y/N] ", "y"}, {"Passphrase: ", passphrase}}, "policies", "set", "sdwan.network_create", verdict)
+		if code != 0 {
+			t.Fatalf("policies set ends with %d:\n%s", code, shown)
+		}
+	}
+	refused := func(id, want string, exit int) {
+		t.Helper()
+		shown, code := onTerminal(t, dir, nil, "approvals", "approve", id)
+		if code != exit || !strings.Contains(shown, want) || strings.Contains(shown, "Passphrase") {
+			t.Errorf("it ends with %d, want %d with %q and no passphrase:\n%s", code, exit, want, shown)
+		}
+	}
+	setPolicy("block")
+	refused(id, "it can't be approved: Action sdwan.network_create is blocked by policy", 8)
+	setPolicy("require_approval")
+	if shown, code := onTerminal(t, dir, approval, "approvals", "approve", id); code != 0 {
+		t.Fatalf("approval ends with %d:\n%s", code, shown)
+	}
+	refused(id, "the operation is completed", 5)
+
+	stale := call(t, dir, "system_sdwan_create_network", "--name", "tenant-b")["deferred_operation_id"].(string)
+	other := call(t, dir, "system_sdwan_create_network", "--name", "tenant-c")["deferred_operation_id"].(string)
+	if shown, code := onTerminal(t, dir, approval, "approvals", "approve", other); code != 0 {
+		t.Fatalf("approval ends with %d:\n%s", code, shown)
+	}
+	refused(stale, "it can't be approved: plan is stale", 5)
+	refused(stale, "the operation is stale", 5)
+}
+
+func TestPersonReadsWhatTheOperationOfARemedyAnswers(t *testing.T) {
+	t.Parallel()
+	words := "The platform's remedy of system.sdwan_vip_unreachable"
+	shown := summary(tools.OperationAnswer{Operation: governance.OperationView{Description: &words,
+		RequestedBy: store.Object{"kind": governance.KindPlatform, "id": "platform"}}})
+	for _, want := range []string{"asked by  the platform itself", `What it answers: "` + words} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("%q is not shown in\n%s", want, shown)
+		}
 	}
 }

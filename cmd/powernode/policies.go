@@ -1,14 +1,21 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"powernode/platform/governance"
+	"powernode/schema"
+	"powernode/store"
 	"powernode/tools"
 )
 
@@ -17,7 +24,9 @@ func policiesCommand() *cobra.Command {
 		Use:   "policies",
 		Short: "See and set what calls of an action category need",
 		Long: "See and set what calls of an action category need: auto_approve, notify_and_proceed, require_approval or block.\n" +
-			"A policy of the account stands over the compiled-in default; the most specific scope wins.",
+			"A policy of the account stands over the compiled-in default; the most specific scope wins. One of a cluster or network\n" +
+			"speaks of the calls on what lies there: its machines, their nodes, the templates that aim at it. A call that touches\n" +
+			"several of them needs the strictest of what each needs. A scope that no call of the category could fit is refused.",
 	}
 	var scope governance.Scope
 	set := &cobra.Command{
@@ -39,10 +48,10 @@ func policiesCommand() *cobra.Command {
 	}
 	for _, sub := range []*cobra.Command{set, unset} {
 		sub.Flags().StringVar(&scope.Role, "role", "", "only for callers of this role")
-		sub.Flags().StringVar((*string)(&scope.UserID), "user-id", "", "only for this person")
+		sub.Flags().StringVar((*string)(&scope.UserID), "user-id", "", "only for this person, by id or e-mail address")
 		sub.Flags().StringVar((*string)(&scope.TokenID), "token-id", "", "only for this token")
-		sub.Flags().StringVar((*string)(&scope.ClusterID), "cluster-id", "", "only for calls on this cluster")
-		sub.Flags().StringVar((*string)(&scope.NetworkID), "network-id", "", "only for calls on this network")
+		sub.Flags().StringVar((*string)(&scope.ClusterID), "cluster-id", "", "only for calls on this cluster, by id, name or slug")
+		sub.Flags().StringVar((*string)(&scope.NetworkID), "network-id", "", "only for calls on this network, by id, name or slug")
 		sub.MarkFlagsMutuallyExclusive("role", "user-id", "token-id", "cluster-id", "network-id")
 	}
 	declareSigner(cmd)
@@ -75,6 +84,10 @@ func printPolicies(w io.Writer, policies []governance.PolicyView) error {
 // setPolicy asks on the terminal, signs with the human key, and sets.
 func setPolicy(cmd *cobra.Command, c client, dir stateDir, in tools.PreparePolicyRequest) (err error) {
 	ctx := cmd.Context()
+	named := in.Scope
+	if in.Scope, err = scopeIDs(ctx, c, in.Scope); err != nil {
+		return err
+	}
 	var statement governance.PolicyStatement
 	if err := c.People(ctx, tools.PeoplePreparePolicy, in, &statement); err != nil {
 		return err
@@ -89,6 +102,9 @@ func setPolicy(cmd *cobra.Command, c client, dir stateDir, in tools.PreparePolic
 	}
 	defer func() { err = errors.Join(err, t.Close()) }()
 	t.Say("Policy of %s: %s %s", in.ActionCategory, in.Verdict, scopeText(in.Scope))
+	if named != in.Scope {
+		t.Say("The scope was given as %s", governance.Plain(compact(named), 200))
+	}
 	yes, err := t.Confirm("Set it?")
 	if err != nil {
 		return err
@@ -102,13 +118,95 @@ func setPolicy(cmd *cobra.Command, c client, dir stateDir, in tools.PreparePolic
 	}
 	// What is signed is what was asked for, not what the control plane says that it was.
 	signed := governance.PolicyStatement{AccountID: state.AccountID, PolicyID: statement.PolicyID, ActionCategory: in.ActionCategory,
-		Verdict: in.Verdict, Scope: in.Scope, UserID: *state.UserID}
+		Verdict: in.Verdict, Scope: in.Scope, UserID: *state.UserID, Chain: statement.Chain}
 	var set governance.PolicyView
 	err = c.People(ctx, tools.PeopleSetPolicy, governance.PolicyInput{Policy: signed, Signature: governance.Sign(key, signed.Bytes())}, &set)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s (%s)\n", set.ActionCategory, set.Verdict, set.Source)
+	return nil
+}
+
+// scopeIDs is a scope with the id of the cluster, network or person that it names otherwise: a policy is signed over ids.
+func scopeIDs(ctx context.Context, c client, s governance.Scope) (governance.Scope, error) {
+	var err error
+	switch {
+	case s.ClusterID != "":
+		s.ClusterID, err = clusterID(ctx, c, s.ClusterID)
+	case s.NetworkID != "":
+		s.NetworkID, err = networkID(ctx, c, s.NetworkID)
+	case strings.Contains(string(s.UserID), "@"):
+		var people tools.UsersAnswer
+		if err = c.People(ctx, tools.PeopleUsers, nil, &people); err != nil {
+			return s, err
+		}
+		i := slices.IndexFunc(people.Users, func(u governance.PersonView) bool { return u.Email == string(s.UserID) && u.Note == nil })
+		if i < 0 {
+			return s, fmt.Errorf("the account has nobody with the e-mail address %s", governance.Quote(string(s.UserID)))
+		}
+		s.UserID = people.Users[i].ID
+	}
+	return s, err
+}
+
+// clusterID is the id of the cluster that a person names. What an id names may be gone: its policy can still be taken back.
+func clusterID(ctx context.Context, c client, ref store.ClusterID) (store.ClusterID, error) {
+	if uuid.Validate(string(ref)) == nil {
+		return ref, nil
+	}
+	var answer struct {
+		Cluster struct {
+			ID store.ClusterID `json:"id"`
+		} `json:"cluster"`
+	}
+	err := read(ctx, c, "kubernetes_get_cluster", map[string]any{"cluster_id": ref}, &answer)
+	return answer.Cluster.ID, err
+}
+
+// networkID is the same for a network, which verbs know by its id alone.
+func networkID(ctx context.Context, c client, ref store.NetworkID) (store.NetworkID, error) {
+	if uuid.Validate(string(ref)) == nil {
+		return ref, nil
+	}
+	arguments := map[string]any{"limit": 500}
+	for {
+		var page struct {
+			Networks []struct {
+				ID   store.NetworkID `json:"id"`
+				Name string          `json:"name"`
+				Slug string          `json:"slug"`
+			} `json:"networks"`
+			Next *string `json:"next_cursor"`
+		}
+		if err := read(ctx, c, "system_sdwan_list_networks", arguments, &page); err != nil {
+			return "", err
+		}
+		for _, n := range page.Networks {
+			if n.Name == string(ref) || n.Slug == string(ref) {
+				return n.ID, nil
+			}
+		}
+		if page.Next == nil {
+			return "", schema.Errorf(schema.NotFound, "the account has no network of the name %s", governance.Quote(string(ref)))
+		}
+		arguments["cursor"] = *page.Next
+	}
+}
+
+// read calls a verb that reads.
+func read(ctx context.Context, c client, verb string, arguments map[string]any, answer any) error {
+	raw, err := json.Marshal(arguments)
+	if err != nil {
+		return fmt.Errorf("encode the arguments: %w", err)
+	}
+	result, _, err := c.Call(ctx, verb, raw)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(result, answer); err != nil {
+		return fmt.Errorf("read the answer of %s: %w", verb, err)
+	}
 	return nil
 }
 

@@ -139,11 +139,14 @@ func newServices(dir stateDir, db *store.DB, sealer *store.Sealer, log zerolog.L
 	networks.Clusters = clusters
 	rules := &governance.Service{Sealer: sealer, Log: log, StateDir: string(dir)}
 	clusters.MayJoin = func(ctx context.Context, v *store.View, acct store.AccountID, category string, id store.ClusterID, network store.NetworkID) (bool, error) {
-		verdict, err := rules.Decide(ctx, v, governance.PlatformCaller(acct), category, governance.Scope{ClusterID: id, NetworkID: network})
+		verdict, err := rules.Decide(ctx, v, governance.PlatformCaller(acct), category, func(context.Context, *store.View) (governance.Reach, error) {
+			return governance.ReachOf(id, network), nil
+		})
 		return verdict == governance.AutoApprove || verdict == governance.NotifyAndProceed, err
 	}
 	fleets := &fleet.Service{DB: db, Network: networks, Cluster: clusters, Providers: map[string]provider.Provider{local.Type: machines},
-		Sealer: sealer, Authority: authority, StateDir: string(dir), MachineID: machineID(), Log: log}
+		Sealer: sealer, Authority: authority, StateDir: string(dir), MachineID: hostFact("/etc/machine-id"),
+		KernelBootID: hostFact("/proc/sys/kernel/random/boot_id"), Log: log}
 	p := &tools.Platform{DB: db, Sealer: sealer, Fleet: fleets, Network: networks, Cluster: clusters,
 		Governance: rules, Log: log}
 	if err := p.Register(); err != nil {
@@ -301,9 +304,9 @@ func openSealer(path string) (*store.Sealer, error) {
 	return store.NewSealer(key)
 }
 
-// machineID is this host's, by which an agent that enrols from it is known; "" when it has none.
-func machineID() string {
-	b, err := os.ReadFile("/etc/machine-id")
+// hostFact is what a file of this host's says, by which an agent that runs on it is known; "" when it can't be read.
+func hostFact(path string) string {
+	b, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}

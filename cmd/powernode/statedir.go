@@ -42,8 +42,59 @@ func defaultStateDir() string {
 	return filepath.Join(home, ".local", "state", "powernode")
 }
 
-// openStateDir makes the state directory that a command's flags name, or refuses it.
+// openStateDir makes the state directory that a command's flags name, or refuses it. One that was named is made in a folder
+// that is there: a path that was mistyped makes no installation somewhere else.
 func openStateDir(cmd *cobra.Command) (stateDir, error) {
+	d, err := namedStateDir(cmd)
+	if err != nil {
+		return "", err
+	}
+	if cmd.Flags().Changed(stateDirFlag) {
+		if _, err := os.Stat(filepath.Dir(string(d))); errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("there is no folder %s to make the state directory in: make it first, or name another", filepath.Dir(string(d)))
+		}
+	}
+	return d, d.prepare()
+}
+
+// makingStateDir is openStateDir of a command that is no first step: that it makes an installation where a flag says is told,
+// for the flag may be mistyped.
+func makingStateDir(cmd *cobra.Command) (stateDir, error) {
+	d, err := namedStateDir(cmd)
+	if err != nil {
+		return "", err
+	}
+	stood := d.installed()
+	if d, err = openStateDir(cmd); err == nil && !stood && cmd.Flags().Changed(stateDirFlag) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "powernode: there was no installation in %s: one is made\n", d)
+	}
+	return d, err
+}
+
+// standingStateDir is the state directory that a command's flags name, of a command that makes none.
+func standingStateDir(cmd *cobra.Command) (stateDir, error) {
+	d, err := namedStateDir(cmd)
+	if err != nil {
+		return "", err
+	}
+	if !d.installed() {
+		return "", fmt.Errorf("there is no installation in %s: --%s names another folder; powernode init or powernode serve makes one",
+			d, stateDirFlag)
+	}
+	return d, d.prepare()
+}
+
+// installed says whether a control plane has been started on the state directory.
+func (d stateDir) installed() bool {
+	if info, err := os.Stat(d.storeFile()); err == nil && info.Size() > 0 {
+		return true
+	}
+	_, err := os.Stat(d.pidFile())
+	return err == nil
+}
+
+// namedStateDir is the path that a command's flags name.
+func namedStateDir(cmd *cobra.Command) (stateDir, error) {
 	path, err := cmd.Flags().GetString(stateDirFlag)
 	if err != nil {
 		return "", fmt.Errorf("read flag %s: %w", stateDirFlag, err)
@@ -54,8 +105,7 @@ func openStateDir(cmd *cobra.Command) (stateDir, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return "", fmt.Errorf("find the state directory: %w", err)
 	}
-	d := stateDir(path)
-	return d, d.prepare()
+	return stateDir(path), nil
 }
 
 // prepare makes the folder and its private store file, and refuses what others can read or own.

@@ -22,7 +22,7 @@ func stopCommand() *cobra.Command {
 			"their agents and their tunnels go on. A session of an assistant that calls again starts it again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := openStateDir(cmd)
+			dir, err := standingStateDir(cmd)
 			if err != nil {
 				return err
 			}

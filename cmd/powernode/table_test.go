@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -27,7 +28,7 @@ next_cursor  -
 nodes
 NAME  ENABLED  TAGS  CONFIG
 a     true     x, y  -
-b     -        -     {"k":1}
+b     -        -     k=1
 `},
 		{"a list inside an object", `{"node":{"name":"a","peers":[{"id":"1"}]}}`, `
 node.name  a
@@ -47,11 +48,58 @@ revision  9007199254740993
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
-			if err := printTable(&out, []byte(tt.result)); err != nil {
+			if err := printTable(&out, []byte(tt.result), 0); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), out.String()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTableFitsATerminalAndKeepsIDsWhole(t *testing.T) {
+	t.Parallel()
+	const id = "01a22d3d-8c4a-70d8-bb22-7761671e28e8"
+	const rows = `{"nodes":[{"id":"` + id + `","name":"a-node-of-a-long-name-that-goes-on","status":"running","target":{"cluster_id":"x","reason":null,` +
+		`"more":{"k":1},"tags":["a"]},"peers":[{"id":"1"},{"id":"2"}],"description":"what nobody reads to its end, for it is long"},{"id":"` + id + `"}]}`
+	for _, tt := range []struct {
+		name  string
+		width int
+		want  string
+	}{
+		{"no terminal", 0, `ID                                    NAME                                STATUS   TARGET                                   PEERS      DESCRIPTION
+01a22d3d-8c4a-70d8-bb22-7761671e28e8  a-node-of-a-long-name-that-goes-on  running  cluster_id=x reason=- more={…} tags=[1]  2 entries  what nobody reads to its end, for it is long
+01a22d3d-8c4a-70d8-bb22-7761671e28e8  -                                   -        -                                        -          -
+`},
+		{"100 columns", 100, `ID                                    NAME          STATUS   TARGET         PEERS      DESCRIPTION
+01a22d3d-8c4a-70d8-bb22-7761671e28e8  a-node-of-a…  running  cluster_id=x…  2 entries  what nobody …
+01a22d3d-8c4a-70d8-bb22-7761671e28e8  -             -        -              -          -
+`},
+		{"a narrow one", 60, `ID                                    NAME      STATUS
+01a22d3d-8c4a-70d8-bb22-7761671e28e8  a-node-…  running
+01a22d3d-8c4a-70d8-bb22-7761671e28e8  -         -
+(no room for TARGET, PEERS, DESCRIPTION: --output json has all)
+`},
+		{"narrower than an id", 20, `ID
+01a22d3d-8c4a-70d8-bb22-7761671e28e8
+01a22d3d-8c4a-70d8-bb22-7761671e28e8
+(no room for NAME, STATUS, TARGET, PEERS, DESCRIPTION: --output json has all)
+`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			if err := printTable(&out, []byte(rows), tt.width); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff("\nnodes\n"+tt.want, out.String()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			for line := range strings.Lines(out.String()) {
+				if n := utf8.RuneCountInString(strings.TrimSpace(line)); tt.width >= 60 && !strings.HasPrefix(line, "(") && n > tt.width {
+					t.Errorf("a line of %d characters in %d columns: %s", n, tt.width, line)
+				}
 			}
 		})
 	}

@@ -109,7 +109,8 @@ func (o tokenOptions) run(cmd *cobra.Command, c client, dir stateDir) (err error
 	}
 	// What is signed is what was asked for; the control plane only names the token and the person.
 	signed := governance.TokenStatement{AccountID: state.AccountID, TokenID: statement.TokenID, UserID: statement.UserID, Email: statement.Email,
-		Name: in.Name, Role: in.Role, ReadOnly: in.ReadOnly, Toolsets: in.Toolsets, SHA256: in.SHA256, ExpiresAt: in.ExpiresAt, SignedBy: in.SignedBy}
+		Name: in.Name, Role: in.Role, ReadOnly: in.ReadOnly, Toolsets: in.Toolsets, SHA256: in.SHA256, ExpiresAt: in.ExpiresAt, SignedBy: in.SignedBy,
+		Chain: statement.Chain}
 	t, err := openTerminal()
 	if err != nil {
 		return err

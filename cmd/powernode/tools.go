@@ -29,14 +29,7 @@ func toolsCommand() *cobra.Command {
 
 // outputFlag adds --output to a command that shows a table to people and JSON to programs.
 func outputFlag(cmd *cobra.Command) *string {
-	output := cmd.Flags().String("output", "table", "json or table")
-	complete := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return []cobra.Completion{"json", "table"}, cobra.ShellCompDirectiveNoFileComp
-	}
-	if err := cmd.RegisterFlagCompletionFunc("output", complete); err != nil {
-		panic("a flag of ours can't be completed: " + err.Error()) // it was made above
-	}
-	return output
+	return cmd.Flags().String("output", "table", "json or table")
 }
 
 // asJSON reads --output.
@@ -204,7 +197,11 @@ func explainVerb(w io.Writer, v *schema.Verb) error {
 		fmt.Fprintf(&b, "Decided: %s, by default %s\n", v.Category, governance.Default(v.Category))
 	}
 	for _, category := range v.Escalates {
-		fmt.Fprintf(&b, "         %s, by default %s, for some arguments\n", category, governance.Default(category))
+		when := "for some arguments"
+		if governance.OfThePlatform(category) {
+			when = "where the platform itself calls it, as a remedy"
+		}
+		fmt.Fprintf(&b, "         %s, by default %s, %s\n", category, governance.Default(category), when)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

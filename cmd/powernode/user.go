@@ -127,7 +127,8 @@ func setUser(cmd *cobra.Command, c client, dir stateDir, in tools.PrepareUserReq
 	}
 	// What is signed is what was asked for; the control plane only names the person and the change.
 	signed := governance.UserStatement{AccountID: state.AccountID, ChangeID: statement.ChangeID, Deed: in.Deed, UserID: statement.UserID,
-		Email: in.Email, Name: in.Name, Role: in.Role, Grants: slices.Compact(slices.Sorted(slices.Values(in.Grants))), SignedBy: in.SignedBy}
+		Email: in.Email, Name: in.Name, Role: in.Role, Grants: slices.Compact(slices.Sorted(slices.Values(in.Grants))), SignedBy: in.SignedBy,
+		Chain: statement.Chain}
 	if in.Deed != governance.AddUser {
 		if statement.Email != in.User && string(statement.UserID) != in.User {
 			return errors.New("the control plane asks for a signature about somebody else")
@@ -205,8 +206,8 @@ func makeKeyFor(cmd *cobra.Command, c client, dir stateDir, t *terminal, state t
 	if err != nil {
 		return err
 	}
-	in := governance.KeyInput{Email: u.Email, Name: u.Name, PublicKey: key.Public().(ed25519.PublicKey)}
-	statement := governance.KeyStatement{AccountID: state.AccountID, Email: in.Email, PublicKey: in.PublicKey}.Bytes()
+	in := governance.KeyInput{Email: u.Email, Name: u.Name, PublicKey: key.Public().(ed25519.PublicKey), Chain: &state.Chain}
+	statement := in.Statement(state.AccountID)
 	in.Proof, in.Authority = governance.Sign(key, statement), governance.Sign(by, statement)
 	path := dir.humanKeyFile() + "." + string(u.ID)
 	if err := humankey.Write(path, u.Email, key, passphrase); err != nil {

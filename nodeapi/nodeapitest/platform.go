@@ -51,10 +51,15 @@ type Platform struct {
 	mu        sync.Mutex
 	lifetime  time.Duration // of the certificates that it issues
 	serial    int64
-	enrolled  string // CSR that used the token up
+	enrolled  string                           // CSR that used the token up
+	renewed   map[string]nodeapi.RefreshAnswer // by CSR
+	renewals  int                              // questions for one
+	losing    bool                             // renewals are granted, and their answers lost
+	due       time.Duration                    // when a certificate is to be renewed; 0 is after two thirds of its life
 	revoked   map[string]bool
 	doc       *sdwan.Document
 	docErr    error
+	failed    int // questions that docErr was the answer to
 	newer     chan struct{}
 	reports   []sdwan.Report
 	reported  chan struct{}
@@ -72,7 +77,7 @@ func New(t testing.TB) *Platform {
 func NewAt(t testing.TB, at netip.Addr) *Platform {
 	t.Helper()
 	p := &Platform{InstanceID: "instance-1", Token: "enrol-me", lifetime: 90 * 24 * time.Hour, serial: 1,
-		revoked: map[string]bool{}, newer: make(chan struct{}), reported: make(chan struct{}), artifacts: map[string][]byte{}}
+		revoked: map[string]bool{}, renewed: map[string]nodeapi.RefreshAnswer{}, newer: make(chan struct{}), reported: make(chan struct{}), artifacts: map[string][]byte{}}
 	if err := p.makeCA(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +108,9 @@ func (p *Platform) CASHA256() string {
 	sum := sha256.Sum256(p.ca.Raw)
 	return hex.EncodeToString(sum[:])
 }
+
+// ServerCertificate is what the platform presents, with its key.
+func (p *Platform) ServerCertificate() tls.Certificate { return p.srv.TLS.Certificates[0] }
 
 // Enrollment is what a machine of this platform is handed.
 func (p *Platform) Enrollment() nodeapi.Enrollment {
@@ -144,8 +152,7 @@ func (p *Platform) startTLS(at netip.Addr) error {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(p.ca)
-	p.srv.TLS = &tls.Config{MinVersion: tls.VersionTLS13, ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der, p.ca.Raw}, PrivateKey: key}}}
+	p.srv.TLS = nodeapi.ServerTLS(tls.Certificate{Certificate: [][]byte{der, p.ca.Raw}, PrivateKey: key}, pool)
 	p.srv.StartTLS()
 	p.URL = p.srv.URL
 	return nil
@@ -174,8 +181,33 @@ func (p *Platform) issue(csrPEM string) (nodeapi.RefreshAnswer, error) {
 		return nodeapi.RefreshAnswer{}, err
 	}
 	now := time.Now().UTC()
+	due := p.lifetime * 2 / 3
+	if p.due != 0 {
+		due = p.due
+	}
 	return nodeapi.RefreshAnswer{CertificateID: fmt.Sprintf("certificate-%d", p.serial), CertPEM: encodeCert(der), CAChainPEM: p.CAPEM,
-		NotAfter: now.Add(p.lifetime), RenewAfter: now.Add(p.lifetime * 2 / 3)}, nil
+		NotAfter: now.Add(p.lifetime), RenewAfter: now.Add(due)}, nil
+}
+
+// SetDue is when certificates issued from now on are to be renewed; a negative one is what a clock that runs ahead sees.
+func (p *Platform) SetDue(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.due = d
+}
+
+// LoseRenewals grants renewals whose answers don't arrive, until it is told otherwise: the certificate before has ended.
+func (p *Platform) LoseRenewals(lose bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.losing = lose
+}
+
+// Renewals says how often a renewal was asked for.
+func (p *Platform) Renewals() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.renewals
 }
 
 // SetLifetime is that of certificates issued from now on; they are to be renewed after two thirds of it.
@@ -221,6 +253,13 @@ func (p *Platform) FailDesired(err error) {
 	p.docErr = err
 	close(p.newer)
 	p.newer = make(chan struct{})
+}
+
+// FailedDesired says how many questions FailDesired has failed.
+func (p *Platform) FailedDesired() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
 }
 
 // AddArtifact serves data under its SHA-256, which it answers.
@@ -272,6 +311,9 @@ func (p *Platform) AwaitReport(t testing.TB, what string, fits func(sdwan.Report
 func (p *Platform) Authenticate(_ context.Context, cert *x509.Certificate) (nodeapi.Identity, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.revoked[cert.SerialNumber.String()] && len(p.renewed) > 0 {
+		return nodeapi.Identity{InstanceID: cert.Subject.CommonName, Serial: cert.SerialNumber.String(), Standing: nodeapi.StandingReplaced}, nil
+	}
 	if p.revoked[cert.SerialNumber.String()] {
 		return nodeapi.Identity{}, &nodeapi.Error{HTTPStatus: http.StatusUnauthorized, Message: "certificate is revoked"}
 	}
@@ -298,10 +340,27 @@ func (p *Platform) Enroll(_ context.Context, in nodeapi.EnrollRequest) (nodeapi.
 }
 
 // Refresh is nodeapi.Backend's.
-func (p *Platform) Refresh(_ context.Context, _ nodeapi.Identity, in nodeapi.RefreshRequest) (nodeapi.RefreshAnswer, error) {
+func (p *Platform) Refresh(_ context.Context, id nodeapi.Identity, in nodeapi.RefreshRequest) (nodeapi.RefreshAnswer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.issue(in.CSRPEM)
+	p.renewals++
+	answer, again := p.renewed[in.CSRPEM]
+	var err error
+	switch {
+	case again:
+	case id.Standing == nodeapi.StandingReplaced:
+		return answer, &nodeapi.Error{HTTPStatus: http.StatusUnauthorized, Message: "certificate is revoked"}
+	default:
+		if answer, err = p.issue(in.CSRPEM); err != nil {
+			return answer, err
+		}
+		p.renewed[in.CSRPEM] = answer
+	}
+	if p.losing {
+		p.revoked[id.Serial] = true
+		return answer, &nodeapi.Error{Code: "unavailable", Message: "the answer is lost"}
+	}
+	return answer, nil
 }
 
 // Desired is nodeapi.Backend's.
@@ -310,6 +369,9 @@ func (p *Platform) Desired(ctx context.Context, _ nodeapi.Identity, after int64,
 	for {
 		p.mu.Lock()
 		doc, err, newer := p.doc, p.docErr, p.newer
+		if err != nil {
+			p.failed++
+		}
 		p.mu.Unlock()
 		if err != nil {
 			return nil, err

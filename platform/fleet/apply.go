@@ -273,6 +273,9 @@ func (s *Service) judge(ctx context.Context, v *store.View, p *plan) error {
 	if !p.template.Enabled {
 		return schema.Errorf(schema.PreconditionFailed, "template '%s' is disabled", p.template.Name)
 	}
+	if err := refuseMisfits(ctx, v, p.node, p.template); err != nil {
+		return err
+	}
 	before, err := enabledModules(ctx, v, p.node.AccountID, p.node.ID)
 	if err != nil {
 		return err
@@ -289,6 +292,11 @@ func (s *Service) judge(ctx context.Context, v *store.View, p *plan) error {
 			}
 			delete(left, st.module.ID)
 			continue
+		}
+		if st.before == nil {
+			if err := checkPlatform(ctx, v, st.module, p.template); err != nil {
+				return err
+			}
 		}
 		if st.after.Enabled {
 			left[st.module.ID] = st.module
@@ -338,25 +346,26 @@ func (s *Service) PlanApply(ctx context.Context, v *store.View, acct store.Accou
 
 // Apply makes a node's assignments what its template says, now, and tells the agents of its instances.
 func (s *Service) Apply(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.NodeID, purge bool) (Applied, error) {
-	out, err := s.apply(ctx, tx, acct, id, purge)
-	if err != nil {
+	out, wrote, err := s.apply(ctx, tx, acct, id, purge)
+	if err != nil || !wrote {
 		return out, err
 	}
 	return out, signal.Emit(ctx, tx, acct, signal.Event{Kind: "system.template_applied", Subject: signal.Subject{NodeID: id},
 		Payload: store.Object{"created": len(out.Created), "updated": len(out.Updated), "skipped": len(out.Skipped), "purged": len(out.Purged)}})
 }
 
-func (s *Service) apply(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.NodeID, purge bool) (Applied, error) {
+// apply writes what a plan comes to, and says whether that was anything.
+func (s *Service) apply(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.NodeID, purge bool) (out Applied, wrote bool, err error) {
 	n, err := NodeByID(ctx, &tx.View, acct, id)
 	if err != nil {
-		return Applied{}, err
+		return Applied{}, false, err
 	}
 	p, err := s.planApply(ctx, &tx.View, n, applyOptions{purge: purge})
 	if err != nil {
-		return Applied{}, err
+		return Applied{}, false, err
 	}
 	if err := s.judge(ctx, &tx.View, &p); err != nil {
-		return Applied{}, err
+		return Applied{}, false, err
 	}
 	k3s := false
 	for i := range p.steps {
@@ -364,29 +373,30 @@ func (s *Service) apply(ctx context.Context, tx *store.Tx, acct store.AccountID,
 		if !st.write {
 			continue
 		}
+		wrote = true
 		if err := st.run(ctx, tx); err != nil {
-			return Applied{}, err
+			return Applied{}, false, err
 		}
 		k3s = k3s || (st.reason == "" && IsK3s(st.module))
 	}
 	if n.AppliedTemplateID != p.template.ID {
+		wrote = true
 		before := n.AppliedTemplateID
 		n.AppliedTemplateID = p.template.ID
 		if _, err := store.UpdateNode(ctx, tx, n); err != nil {
-			return Applied{}, err
+			return Applied{}, false, err
 		}
 		err := audit(ctx, tx, acct, "updated", resourceNode, string(n.ID), store.Object{"applied_template_id": orNull(string(before))},
 			store.Object{"applied_template_id": n.AppliedTemplateID})
 		if err != nil {
-			return Applied{}, err
+			return Applied{}, false, err
 		}
 	}
-	out := p.applied()
-	if !p.changes() {
-		return out, nil
+	out = p.applied()
+	if p.changes() {
+		out.Woken, err = s.assignmentsWritten(ctx, tx, acct, n.ID, k3s)
 	}
-	out.Woken, err = s.assignmentsWritten(ctx, tx, acct, n.ID, k3s)
-	return out, err
+	return out, wrote, err
 }
 
 // run writes one step of an apply.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"powernode/schema"
+	"powernode/sdwan"
 	"powernode/store"
 )
 
@@ -242,7 +243,7 @@ func (s *Service) guardedClient() *http.Client {
 			if err != nil {
 				return err
 			}
-			if !allowed && !public(ap.Addr()) {
+			if !allowed && !sdwan.PublicAddress(ap.Addr()) {
 				return errors.New("the artefact's host has an address that is not public")
 			}
 			return nil
@@ -269,27 +270,6 @@ func (s *Service) hostAllowed(ctx context.Context, host string) (allowed bool, e
 	return allowed, err
 }
 
-// public says whether an address may be dialled for an artefact without the operator's word.
-func public(a netip.Addr) bool {
-	a = a.Unmap()
-	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() {
-		return false
-	}
-	for _, reserved := range notPublic {
-		if reserved.Contains(a) {
-			return false
-		}
-	}
-	return true
-}
-
-// notPublic are ranges that lead inside although they are neither private nor link-local by name: shared address
-// space, and translations of IPv4 into IPv6.
-var notPublic = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"),
-	netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("fec0::/10")}
-
 // checkArtifactURL refuses a URL that could not be fetched by the rules. Names are looked at when they are dialled.
 func checkArtifactURL(ctx context.Context, v *store.View, pointer, raw string) error {
 	refuse := func(why string) error {
@@ -313,7 +293,7 @@ func checkArtifactURL(ctx context.Context, v *store.View, pointer, raw string) e
 	if err != nil || allowed {
 		return err
 	}
-	if a, err := netip.ParseAddr(host); err == nil && !public(a) {
+	if a, err := netip.ParseAddr(host); err == nil && !sdwan.PublicAddress(a) {
 		return refuse("its address is not public, and the operator has not allowed the host")
 	}
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") || strings.HasSuffix(host, ".local") ||

@@ -47,6 +47,13 @@ func (s *Service) CheckAssignToNode(ctx context.Context, v *store.View, acct sto
 	if !m.Enabled {
 		return schema.Errorf(schema.PreconditionFailed, "module '%s' is disabled", m.Name)
 	}
+	t, err := TemplateByID(ctx, v, acct, n.TemplateID)
+	if err != nil {
+		return err
+	}
+	if err := checkPlatform(ctx, v, m, t); err != nil {
+		return err
+	}
 	if _, _, err := s.checkConfig(ctx, v, acct, n.ID, m, in.Config); err != nil || !in.Enabled {
 		return err
 	}
@@ -103,7 +110,11 @@ func (s *Service) AssignToNode(ctx context.Context, tx *store.Tx, acct store.Acc
 	if err := audit(ctx, tx, acct, "created", resourceAssignment, string(a.ID), nil, assignmentValues(a)); err != nil {
 		return a, nil, err
 	}
-	idle, err := unservedNow(ctx, &tx.View, m)
+	n, err := NodeByID(ctx, &tx.View, acct, a.NodeID)
+	if err != nil {
+		return a, nil, err
+	}
+	idle, err := unservedNow(ctx, &tx.View, m, n.TemplateID)
 	if err != nil {
 		return a, nil, err
 	}

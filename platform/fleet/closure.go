@@ -279,8 +279,8 @@ func refuseNewConflicts(ctx context.Context, v *store.View, acct store.AccountID
 	if len(fresh) == 0 {
 		return nil
 	}
-	return schema.Errorf(schema.PreconditionFailed, "Module assignment refused: it would introduce %d composition conflict(s): %s", len(fresh),
-		strings.Join(fresh, "; ")).WithDetail("conflicts", fresh)
+	return schema.Errorf(schema.PreconditionFailed, "Module assignment refused: it would introduce %d composition conflict(s)", len(fresh)).
+		WithDetail("conflicts", fresh)
 }
 
 // checkComposition refuses a join that would make a template whose modules can't be together.

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -129,8 +130,11 @@ func TestOnlyNewConflictsCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := w.assign(t, n, two, nil)
-	if schema.CodeOf(err) != schema.PreconditionFailed || !strings.Contains(err.Error(), "1 composition conflict(s): one and two") {
-		t.Fatalf("got %v, want one conflict", err)
+	const text = "Module assignment refused: it would introduce 1 composition conflict(s)" // word for word: callers compare it
+	if refusal, is := errors.AsType[*schema.Error](err); !is || refusal.Code != schema.PreconditionFailed || refusal.Message != text {
+		t.Fatalf("got %v, want %s", err, text)
+	} else if diff := cmp.Diff([]string{"one and two"}, refusal.Details["conflicts"]); diff != "" {
+		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}
 	// A conflict that is there already does not stop another module.
 	w.update(t, func(ctx context.Context, tx *store.Tx) error {

@@ -113,11 +113,19 @@ func unserved(module string, current store.ModuleVersion, has bool) []Warning {
 	return nil
 }
 
-// unservedNow is unserved for a module as it stands.
-func unservedNow(ctx context.Context, v *store.View, m store.Module) ([]Warning, error) {
+// unservedNow is unserved for a module as it stands, on machines of a template.
+func unservedNow(ctx context.Context, v *store.View, m store.Module, on store.TemplateID) ([]Warning, error) {
 	if m.CurrentVersionID == "" {
 		return unserved(m.Name, store.ModuleVersion{}, false), nil
 	}
 	current, err := store.ModuleVersionByID(ctx, v, m.AccountID, m.CurrentVersionID)
-	return unserved(m.Name, current, true), err
+	if err != nil {
+		return nil, err
+	}
+	t, err := TemplateByID(ctx, v, m.AccountID, on)
+	if err != nil {
+		return nil, err
+	}
+	none, err := uncarried(ctx, v, current, m, t)
+	return append(unserved(m.Name, current, true), none...), err
 }

@@ -222,6 +222,9 @@ func (s *Service) UpdateConnection(ctx context.Context, tx *store.Tx, acct store
 		return ConnectionTest{}, err
 	}
 	t := ConnectionTest{Connection: c, asked: change.Test, by: p.ProviderType, values: change.apply(before)}
+	if !change.Test && string(mustJSON(before)) == string(mustJSON(t.values)) {
+		return t, nil
+	}
 	if !change.Test {
 		c.Status, c.Message, c.TestedAt = store.ConnectionPending, "", nil // what was tested is not this any more
 		t.Connection, err = s.replace(ctx, tx, c, before, t.values)

@@ -72,6 +72,7 @@ type Destroyed struct {
 	Instance      store.Instance
 	Peers         int64
 	DependentRows map[string]int64
+	Warnings      []Warning
 	by            string
 }
 
@@ -153,7 +154,10 @@ func (s *Service) FinishDestroy(ctx context.Context, tx *store.Tx, d Destroyed, 
 	if d.DependentRows, err = store.RowsOfInstance(ctx, &tx.View, i.ID); err != nil {
 		return d, nil, err
 	}
-	if err := store.DeleteInstance(ctx, tx, i.AccountID, i.ID); err != nil {
+	if d.Warnings, err = Uncleaned(ctx, &tx.View, i); err != nil {
+		return d, nil, err
+	}
+	if err := forgetInstance(ctx, tx, i); err != nil {
 		return d, nil, err
 	}
 	d.Instance = i

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"powernode/platform/signal"
@@ -26,7 +27,7 @@ func (s *Service) CheckDrain(ctx context.Context, v *store.View, acct store.Acco
 	if err != nil {
 		return err
 	}
-	if open, err := openTask(ctx, v, i, commandDrain); err != nil || open != nil {
+	if standing, err := standingDrain(ctx, v, i); err != nil || standing != nil {
 		return err
 	}
 	if i.Status != store.InstanceRunning {
@@ -68,19 +69,47 @@ func refuseReplaced(ctx context.Context, v *store.View, i store.Instance) error 
 		WithHint("system_get_task", "Tells how far it is.")
 }
 
-// Drain cordons an instance, lets its Kubernetes pods be moved and then ends what its modules run. A drain that is under
-// way is the answer.
+// standingDrain is the drain that is under way, or that has left the instance as it is: cordoned in its name. nil: there is
+// something to drain.
+func standingDrain(ctx context.Context, v *store.View, i store.Instance) (*store.Task, error) {
+	open, err := openTask(ctx, v, i, commandDrain)
+	if err != nil || open != nil || i.Cordon.V == nil {
+		return open, err
+	}
+	id, drained := strings.CutPrefix(i.Cordon.V.Owner, ownerDrain)
+	if !drained {
+		return nil, nil
+	}
+	t, err := store.TaskByID(ctx, v, i.AccountID, store.TaskID(id))
+	if noRow(err) || err == nil && (t.Status != store.TaskComplete || t.Command != commandDrain) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	n, err := store.ClusterNodeByInstance(ctx, v, i.AccountID, i.ID)
+	if err != nil && !noRow(err) {
+		return nil, err
+	}
+	if n.Name != stepsOf(t).Node || n.Name != "" && n.Cordon.V == nil { // it has joined since, or work has come back to it
+		return nil, nil
+	}
+	return &t, nil
+}
+
+// Drain cordons an instance, lets its Kubernetes pods be moved and then ends its modules' services, but for K3s itself. A drain that is under
+// way, or done with nothing changed since, is the answer.
 func (s *Service) Drain(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.InstanceID, timeoutSeconds int64) (store.Task, store.Instance, error) {
 	i, err := InstanceByID(ctx, &tx.View, acct, id)
 	if err != nil {
 		return store.Task{}, i, err
 	}
-	open, err := openTask(ctx, &tx.View, i, commandDrain)
+	standing, err := standingDrain(ctx, &tx.View, i)
 	if err != nil {
 		return store.Task{}, i, err
 	}
-	if open != nil {
-		return *open, i, nil
+	if standing != nil {
+		return *standing, i, nil
 	}
 	t := newTask(tx, i, commandDrain, nil)
 	steps{TimeoutSeconds: timeoutSeconds}.keep(&t)
@@ -211,7 +240,7 @@ func (s *Service) advanceDrain(ctx context.Context, tx *store.Tx, t store.Task) 
 	if err := s.tellDrained(ctx, tx, i, t); err != nil {
 		return err
 	}
-	return completeTask(ctx, tx, t, "its pods have moved, and what its modules run is ended", nil)
+	return completeTask(ctx, tx, t, "its pods have left it, and the services of its modules end; its K3s goes on", nil)
 }
 
 func (s *Service) tellDrained(ctx context.Context, tx *store.Tx, i store.Instance, t store.Task) error {

@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,8 +100,11 @@ func (s *Service) Enroll(ctx context.Context, tx *store.Tx, in EnrollInput) (Enr
 	case !now.Before(token.ExpiresAt.Time):
 		return Enrolled{}, ErrUnauthenticated
 	}
+	if err := checkEnrolled(instance, in.Architecture); err != nil {
+		return Enrolled{}, err
+	}
 	tx.Act(store.Actor{Kind: "node_agent", ID: string(instance.ID), Verb: "enroll", CorrelationID: tx.NewID()})
-	c, err := s.issue(ctx, tx, instance, csr)
+	c, err := s.issue(ctx, tx, instance, csr, "")
 	if err != nil {
 		return Enrolled{}, err
 	}
@@ -114,13 +118,8 @@ func (s *Service) Enroll(ctx context.Context, tx *store.Tx, in EnrollInput) (Enr
 	if err := store.EndCertificates(ctx, tx, instance.ID, c.ID, store.At(tx.Now())); err != nil {
 		return Enrolled{}, err
 	}
-	hosts := in.MachineID != "" && in.MachineID == s.MachineID
-	arch := architectureOf(in.Architecture)
-	if arch == "" {
-		arch = instance.Architecture
-	}
-	if arch != instance.Architecture || hosts != instance.Provisioning.V.HostsPlatform {
-		instance.Architecture, instance.Provisioning.V.HostsPlatform = arch, hosts
+	if machine := printed(in.MachineID); machine != instance.Provisioning.V.MachineID {
+		instance.Provisioning.V.MachineID, instance.Provisioning.V.HostsPlatform = machine, false
 		if instance, err = store.UpdateInstance(ctx, tx, instance); err != nil {
 			return Enrolled{}, err
 		}
@@ -131,7 +130,8 @@ func (s *Service) Enroll(ctx context.Context, tx *store.Tx, in EnrollInput) (Enr
 	return s.enrolled(instance, c), err
 }
 
-// Refresh signs an agent's new key; its certificate ends ten minutes later.
+// Refresh signs an agent's new key; its certificate ends ten minutes later. A request that was answered before gets the same
+// certificate again: its first answer may have been lost.
 func (s *Service) Refresh(ctx context.Context, tx *store.Tx, instance store.Instance, csrPEM string) (Enrolled, error) {
 	csr, err := parseCSR(csrPEM)
 	if err != nil {
@@ -140,8 +140,11 @@ func (s *Service) Refresh(ctx context.Context, tx *store.Tx, instance store.Inst
 	if !instance.Live() {
 		return Enrolled{}, ErrUnauthenticated
 	}
+	if again, err := s.RefreshAgain(ctx, &tx.View, instance, csrPEM); !errors.Is(err, ErrUnauthenticated) {
+		return again, err
+	}
 	tx.Act(store.Actor{Kind: "node_agent", ID: string(instance.ID), Verb: "refresh", CorrelationID: tx.NewID()})
-	c, err := s.issue(ctx, tx, instance, csr)
+	c, err := s.issue(ctx, tx, instance, csr, hashOf([]byte(csrPEM)))
 	if err != nil {
 		return Enrolled{}, err
 	}
@@ -149,34 +152,115 @@ func (s *Service) Refresh(ctx context.Context, tx *store.Tx, instance store.Inst
 	return s.enrolled(instance, c), err
 }
 
-// Authenticate finds whose a presented certificate is. The TLS stack has verified the chain already; serial, validity,
-// revocation and subject are checked here.
-func (s *Service) Authenticate(ctx context.Context, v *store.View, cert *x509.Certificate) (store.Instance, store.Certificate, error) {
-	c, err := store.CertificateBySerial(ctx, v, fmt.Sprintf("%x", cert.SerialNumber))
-	if errors.Is(err, store.ErrNoRow) {
-		return store.Instance{}, c, ErrUnauthenticated
+// RefreshAgain answers a renewal that was granted before, and nothing else: for an agent that died, or lost its connection,
+// between the request and the answer, and has its old certificate still. The certificate is worth nothing without the key that
+// the request was made with.
+func (s *Service) RefreshAgain(ctx context.Context, v *store.View, instance store.Instance, csrPEM string) (Enrolled, error) {
+	if !instance.Live() {
+		return Enrolled{}, ErrUnauthenticated
 	}
+	all, err := store.CertificatesByInstance(ctx, v, instance.ID)
 	if err != nil {
-		return store.Instance{}, c, err
+		return Enrolled{}, err
 	}
-	presented := encodeCertificate(cert.Raw)
-	if presented != c.CertPEM || cert.Subject.CommonName != string(c.InstanceID) || !c.Valid(store.At(v.Now())) {
-		return store.Instance{}, c, ErrUnauthenticated
+	hash, now := hashOf([]byte(csrPEM)), store.At(v.Now())
+	for _, c := range all {
+		if c.CSRHash == hash && c.Valid(now) {
+			return s.enrolled(instance, c), nil
+		}
 	}
-	instance, err := store.InstanceByIDAnyAccount(ctx, v, c.InstanceID)
-	if errors.Is(err, store.ErrNoRow) {
-		return instance, c, ErrUnauthenticated
-	}
-	return instance, c, err
+	return Enrolled{}, ErrUnauthenticated
 }
 
-func (s *Service) issue(ctx context.Context, tx *store.Tx, instance store.Instance, csr *x509.CertificateRequest) (store.Certificate, error) {
+// Standing is what a certificate is good for.
+type Standing int
+
+const (
+	// StandingCurrent is a certificate in its time.
+	StandingCurrent Standing = iota
+	// StandingReplaced is one that a renewal has ended, of an instance that lives: it may ask for that renewal's answer again.
+	StandingReplaced
+	// StandingEnded is one of an instance that has ended, and whose machine lives on, however long ago: it may learn that, and tell
+	// of the clean-up.
+	StandingEnded
+)
+
+// Presented is whose a certificate is.
+type Presented struct {
+	InstanceID    store.InstanceID
+	CertificateID store.CertificateID // "" once the record of it has gone
+	Serial        string
+	Standing      Standing
+}
+
+// Authenticate finds whose a presented certificate is. The TLS stack has verified that the CA signed it and that the caller has
+// its key; serial, validity, revocation and subject are checked here.
+func (s *Service) Authenticate(ctx context.Context, v *store.View, cert *x509.Certificate) (Presented, error) {
+	serial := fmt.Sprintf("%x", cert.SerialNumber)
+	c, err := store.CertificateBySerial(ctx, v, serial)
+	if noRow(err) {
+		return authenticateDeparted(ctx, v, cert, serial)
+	}
+	if err != nil {
+		return Presented{}, err
+	}
+	p := Presented{InstanceID: c.InstanceID, CertificateID: c.ID, Serial: serial}
+	if !isOf(cert, c.CertPEM, c.InstanceID) {
+		return Presented{}, ErrUnauthenticated
+	}
+	instance, err := store.InstanceByIDAnyAccount(ctx, v, c.InstanceID)
+	if err != nil {
+		return Presented{}, err
+	}
+	now := store.At(v.Now())
+	switch {
+	case !instance.Live():
+		return authenticateDeparted(ctx, v, cert, serial)
+	case c.Valid(now):
+		return p, nil
+	case c.EndsAt == nil || now.Before(c.NotBefore.Time) || !now.Before(c.NotAfter.Time):
+		return Presented{}, ErrUnauthenticated
+	}
+	all, err := store.CertificatesByInstance(ctx, v, c.InstanceID)
+	if err != nil {
+		return Presented{}, err
+	}
+	if !slices.ContainsFunc(all, func(next store.Certificate) bool { return next.CSRHash != "" && next.Valid(now) }) {
+		return Presented{}, ErrUnauthenticated // it was revoked
+	}
+	p.Standing = StandingReplaced
+	return p, nil
+}
+
+// authenticateDeparted finds the departure that a certificate belongs to. When the certificate itself would have ended plays no
+// part: a machine that was off for a year is told too.
+func authenticateDeparted(ctx context.Context, v *store.View, cert *x509.Certificate, serial string) (Presented, error) {
+	d, certPEM, err := store.DepartureBySerial(ctx, v, serial)
+	if noRow(err) {
+		return Presented{}, ErrUnauthenticated
+	}
+	if err != nil {
+		return Presented{}, err
+	}
+	if !isOf(cert, certPEM, d.InstanceID) {
+		return Presented{}, ErrUnauthenticated
+	}
+	return Presented{InstanceID: d.InstanceID, Serial: serial, Standing: StandingEnded}, nil
+}
+
+// isOf says whether a presented certificate is, byte for byte, the one that an instance was given.
+func isOf(cert *x509.Certificate, issuedPEM string, id store.InstanceID) bool {
+	return encodeCertificate(cert.Raw) == issuedPEM && cert.Subject.CommonName == string(id)
+}
+
+// issue signs a request and records the certificate. csrHash is that of a renewal.
+func (s *Service) issue(ctx context.Context, tx *store.Tx, instance store.Instance, csr *x509.CertificateRequest, csrHash string) (store.Certificate, error) {
 	signed, err := s.Authority.sign(random{tx}, tx.Now(), instance.ID, csr)
 	if err != nil {
 		return store.Certificate{}, err
 	}
 	c := store.Certificate{ID: store.CertificateID(tx.NewID()), AccountID: instance.AccountID, InstanceID: instance.ID, Serial: signed.serial,
-		Subject: string(instance.ID), CertPEM: signed.pem, NotBefore: store.At(signed.notBefore), NotAfter: store.At(signed.notAfter)}
+		Subject: string(instance.ID), CertPEM: signed.pem, NotBefore: store.At(signed.notBefore), NotAfter: store.At(signed.notAfter), CSRHash: csrHash}
 	if err := store.InsertCertificate(ctx, tx, c); err != nil {
 		return c, err
 	}
@@ -223,6 +307,15 @@ func hashOf(b []byte) string {
 // about is what signals of an instance speak of.
 func about(i store.Instance) signal.Subject {
 	return signal.Subject{NodeID: i.NodeID, InstanceID: i.ID}
+}
+
+// checkEnrolled refuses a machine of another architecture than its instance is of; the token stays good for one that fits.
+func checkEnrolled(i store.Instance, reported string) error {
+	if architectureOf(reported) == i.Architecture {
+		return nil
+	}
+	return schema.Errorf(schema.PreconditionFailed, "this machine is %s, and instance %s is of a template for %s: enrol one that is, or give the node "+
+		"another template and provision anew", printed(reported), i.Name, i.Architecture)
 }
 
 // architectureOf is the platform's name of an architecture that a machine reports; "" is one we don't know.

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"powernode/platform/fleet"
@@ -47,7 +48,7 @@ func (w *world) token(t testing.TB, i store.Instance) (token store.Secret) {
 func (w *world) enroll(t testing.TB, token store.Secret, csr string) (e fleet.Enrolled, err error) {
 	t.Helper()
 	err = w.try(t, func(ctx context.Context, tx *store.Tx) (err error) {
-		e, err = w.Enroll(ctx, tx, fleet.EnrollInput{Token: token, CSRPEM: csr, AgentVersion: "1", Hostname: "h", Architecture: "aarch64", OS: "linux"})
+		e, err = w.Enroll(ctx, tx, fleet.EnrollInput{Token: token, CSRPEM: csr, AgentVersion: "1", Hostname: "h", Architecture: "x86_64", OS: "linux"})
 		return err
 	})
 	return e, err
@@ -66,8 +67,12 @@ func parsed(t testing.TB, certPEM string) *x509.Certificate {
 func (w *world) authenticate(t testing.TB, certPEM string) (i store.Instance, err error) {
 	t.Helper()
 	w.view(t, func(ctx context.Context, v *store.View) error {
-		i, _, err = w.Authenticate(ctx, v, parsed(t, certPEM))
-		return nil
+		var who fleet.Presented
+		if who, err = w.Authenticate(ctx, v, parsed(t, certPEM)); err != nil {
+			return nil
+		}
+		i, err = store.InstanceByIDAnyAccount(ctx, v, who.InstanceID)
+		return err
 	})
 	return i, err
 }
@@ -105,8 +110,28 @@ func TestEnrolmentTradesATokenForACertificateOnce(t *testing.T) {
 		}
 		return err
 	})
-	if who, err := w.authenticate(t, e.CertPEM); err != nil || who.ID != i.ID || who.Architecture != "arm64" {
+	if who, err := w.authenticate(t, e.CertPEM); err != nil || who.ID != i.ID || who.Architecture != "amd64" {
 		t.Errorf("authenticated %s (%s), %v", who.ID, who.Architecture, err)
+	}
+}
+
+func TestMachineOfAnotherArchitectureDoesNotEnrol(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.instance(t, w.node(t, "a"))
+	token := w.token(t, i)
+	_, csr := request(t)
+	for _, reported := range []string{"arm64", "aarch64", "riscv64", ""} {
+		err := w.try(t, func(ctx context.Context, tx *store.Tx) error {
+			_, err := w.Enroll(ctx, tx, fleet.EnrollInput{Token: token, CSRPEM: csr, Architecture: reported})
+			return err
+		})
+		if want := "this machine is " + reported + ", and instance a is of a template for amd64"; schema.CodeOf(err) != schema.PreconditionFailed || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("a machine that is %q got %v, want %s", reported, err, want)
+		}
+	}
+	if _, err := w.enroll(t, token, csr); err != nil {
+		t.Errorf("the token is used up: %v", err)
 	}
 }
 

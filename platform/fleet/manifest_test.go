@@ -25,7 +25,7 @@ func TestManifestsShapeIsTheVerbs(t *testing.T) {
 	var verb struct {
 		Input struct {
 			Properties struct {
-				Manifest any `json:"manifest"`
+				Manifest map[string]any `json:"manifest"`
 			} `json:"properties"`
 		} `json:"input"`
 	}
@@ -33,7 +33,8 @@ func TestManifestsShapeIsTheVerbs(t *testing.T) {
 	if err := errors.Join(json.Unmarshal(raw, &verb), json.Unmarshal(manifestSchema, &own)); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(verb.Input.Properties.Manifest, own); diff != "" {
+	delete(verb.Input.Properties.Manifest, "x-brief") // it is about the listing alone
+	if diff := cmp.Diff(any(verb.Input.Properties.Manifest), own); diff != "" {
 		t.Errorf("manifest.schema.json (-verb +own):\n%s", diff)
 	}
 }

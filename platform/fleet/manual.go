@@ -97,16 +97,21 @@ func (s *Service) EnrollmentOf(ctx context.Context, v *store.View, i store.Insta
 const agentPath = "/usr/local/bin/powernode-agent"
 
 // command is one line for root's shell. What it fetches becomes executable only after its SHA-256 fits, which comes with the
-// command; that is why the address it is fetched from needs no proof. The token goes by a pipe from the shell's own printf:
-// no process ever has it as an argument. The agent sends it to the CA of that fingerprint alone.
+// command; that is why the addresses it is fetched from, tried in turn and past any proxy, need no proof. The token goes by a
+// pipe from the shell's own printf: no process ever has it as an argument. The agent sends it to the CA of that fingerprint alone.
 func (s *Service) command(i store.Instance, program AgentProgram, token store.Secret) string {
+	var quoted strings.Builder
 	urls := s.Elsewhere.URLs()
+	for _, url := range urls {
+		quoted.WriteString(" '" + url + "'")
+	}
 	var b strings.Builder
-	b.WriteString("( b=" + agentPath)
+	b.WriteString(`( [ "$(id -u)" = 0 ] || { echo "run this as root" >&2; exit 1; }; b=` + agentPath)
 	if program.Architecture == i.Architecture {
 		fmt.Fprintf(&b, ` s=%s; echo "$s  $b" | sha256sum -c --status 2>/dev/null || { t=$(mktemp "$b.XXXXXX")`+
-			` && curl -gfsSk -o "$t" '%s%s'"$s" && echo "$s  $t" | sha256sum -c --quiet && chmod 755 "$t" && mv "$t" "$b"`+
-			` || { rm -f "$t"; exit 1; }; }`, program.SHA256, urls[0], program.Path)
+			` && for u in%s; do curl -gfsSk --noproxy '*' --connect-timeout 10 -o "$t" "$u%s$s" && break; done`+
+			` && echo "$s  $t" | sha256sum -c --quiet && chmod 755 "$t" && mv "$t" "$b"`+
+			` || { rm -f "$t"; exit 1; }; }`, program.SHA256, quoted.String(), program.Path)
 	}
 	fmt.Fprintf(&b, `; printf %%s '%s' | "$b" install --instance %s --ca-sha256 %s`, token.Reveal(), i.ID, s.Elsewhere.CASHA256())
 	for _, url := range urls {

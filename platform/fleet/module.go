@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"powernode/schema"
+	"powernode/sdwan"
 	"powernode/store"
 )
 
@@ -57,7 +58,7 @@ func (s *Service) CheckCreateVersion(ctx context.Context, v *store.View, acct st
 	if err := checkPlace(m, in.Artifacts); err != nil {
 		return err
 	}
-	if err := checkDeclaration(m, in.Manifest); err != nil {
+	if err := under("/manifest", checkDeclaration(ctx, v, m, in.Manifest)); err != nil {
 		return err
 	}
 	other, err := store.ModuleVersionByName(ctx, v, acct, m.ID, in.Version)
@@ -71,16 +72,27 @@ func (s *Service) CheckCreateVersion(ctx context.Context, v *store.View, acct st
 }
 
 // checkDeclaration refuses what a manifest says of other modules and of the config, where it says nothing usable.
-func checkDeclaration(m store.Module, manifest store.Object) error {
+func checkDeclaration(ctx context.Context, v *store.View, m store.Module, manifest store.Object) error {
 	d, err := declarationOf(store.ModuleVersion{Manifest: store.JSON[json.RawMessage]{V: mustJSON(object(manifest))}})
 	if err != nil {
 		return err
 	}
-	if err := under("/manifest", checkDependencies(m.Name, d.Dependencies)); err != nil {
+	if err := checkDependencies(ctx, v, m.AccountID, m.Name, d.Dependencies); err != nil {
 		return err
 	}
 	declared, _ := manifest["config_schema"].(store.Object)
-	return under("/manifest", checkConfigSchema(declared, nil))
+	return checkConfigSchema(declared, nil)
+}
+
+// DeclarationFault is what checkDeclaration refuses a manifest for, as a fault of it; nil: nothing.
+func DeclarationFault(ctx context.Context, v *store.View, m store.Module, manifest store.Object) (*sdwan.ManifestFault, error) {
+	err := checkDeclaration(ctx, v, m, manifest)
+	refusal, is := errors.AsType[*schema.Error](err)
+	if !is {
+		return nil, err
+	}
+	pointer, _ := refusal.Details["pointer"].(string)
+	return &sdwan.ManifestFault{Pointer: pointer, Text: refusal.Message}, nil
 }
 
 // under moves a refusal to where the refused value stands.

@@ -32,7 +32,7 @@ func (s *Service) CheckCreateModule(ctx context.Context, v *store.View, acct sto
 	if strings.Contains(in.Name, "/") || strings.HasPrefix(in.Name, ".") || strings.ContainsFunc(in.Name, unprintable) {
 		return schema.InvalidArgument("/name", schema.Printable(in.Name), "name must be usable as a folder's name (got %q)", schema.Printable(in.Name))
 	}
-	if err := checkDependencies(in.Name, in.Dependencies); err != nil {
+	if err := checkDependencies(ctx, v, acct, in.Name, in.Dependencies); err != nil {
 		return err
 	}
 	if err := checkConfigSchema(in.ConfigSchema, in.Config); err != nil {
@@ -45,25 +45,6 @@ func (s *Service) CheckCreateModule(ctx context.Context, v *store.View, acct sto
 	}
 	other, err := store.ModuleByName(ctx, v, acct, in.Name)
 	return free(err, false, holder{"module_id", string(other.ID)}, "module name %q is already in use", in.Name)
-}
-
-// checkDependencies refuses names that say nothing, and a module that speaks of itself.
-func checkDependencies(own string, d *store.Dependencies) error {
-	if d == nil {
-		return nil
-	}
-	for key, names := range map[string][]string{"requires": d.Requires, "recommends": d.Recommends, "conflicts": d.Conflicts, "provides": d.Provides} {
-		for i, name := range names {
-			pointer := fmt.Sprintf("/dependencies/%s/%d", key, i)
-			switch {
-			case strings.TrimSpace(name) != name || name == "" || strings.ContainsFunc(name, unprintable):
-				return schema.InvalidArgument(pointer, schema.Printable(name), "dependencies.%s must hold names (got %q)", key, schema.Printable(name))
-			case key != "provides" && name == own:
-				return schema.InvalidArgument(pointer, schema.Printable(name), "dependencies.%s names the module itself", key)
-			}
-		}
-	}
-	return nil
 }
 
 // checkConfigSchema refuses a config_schema that is no schema, and a config of the module that does not fit it.
@@ -115,25 +96,6 @@ func whole(d *store.Dependencies) store.Dependencies {
 	}
 	return store.Dependencies{Requires: union(out.Requires, d.Requires), Recommends: union(out.Recommends, d.Recommends),
 		Conflicts: union(out.Conflicts, d.Conflicts), Provides: union(out.Provides, d.Provides)}
-}
-
-// unmet warns of requirements that no module meets by now: an apply would be refused.
-func unmet(ctx context.Context, v *store.View, m store.Module) ([]Warning, error) {
-	all, err := declaredModules(ctx, v, m.AccountID)
-	if err != nil {
-		return nil, err
-	}
-	var out []Warning
-	for _, needed := range m.Dependencies.V.Requires {
-		met := false
-		for _, other := range all {
-			met = met || other.Enabled && provides(other, needed)
-		}
-		if !met {
-			out = append(out, Warning{"requirement_unmet", fmt.Sprintf("module %s requires %s, which no module provides by now", m.Name, needed)})
-		}
-	}
-	return out, nil
 }
 
 func moduleValues(m store.Module) store.Object {
@@ -188,7 +150,7 @@ func (s *Service) CheckUpdateModule(ctx context.Context, v *store.View, acct sto
 	if err != nil {
 		return err
 	}
-	if err := checkDependencies(m.Name, c.Dependencies); err != nil {
+	if err := checkDependencies(ctx, v, acct, m.Name, c.Dependencies); err != nil {
 		return err
 	}
 	after := c.apply(m)

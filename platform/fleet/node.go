@@ -276,34 +276,48 @@ func (s *Service) CheckDeleteNode(ctx context.Context, v *store.View, acct store
 		WithHint("system_terminate_instance", "Terminate the node's instances first.")
 }
 
+// DeletedNode is a node that was removed, with how many ended instances went along.
+type DeletedNode struct {
+	Node      store.Node
+	Instances int64
+	Warnings  []Warning
+}
+
 // DeleteNode removes a node, its assignments and what is left of its ended instances.
-func (s *Service) DeleteNode(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.NodeID) (n store.Node, instances int64, err error) {
-	if n, err = NodeByID(ctx, &tx.View, acct, id); err != nil {
-		return n, 0, err
+func (s *Service) DeleteNode(ctx context.Context, tx *store.Tx, acct store.AccountID, id store.NodeID) (d DeletedNode, err error) {
+	n, err := NodeByID(ctx, &tx.View, acct, id)
+	if err != nil {
+		return d, err
 	}
+	d.Node = n
 	ended, err := store.InstancesByNode(ctx, &tx.View, acct, id)
 	if err != nil {
-		return n, 0, err
+		return d, err
 	}
 	assigned, err := store.AssignmentsByNode(ctx, &tx.View, acct, id)
 	if err != nil {
-		return n, 0, err
+		return d, err
 	}
 	for _, a := range assigned {
 		if err := audit(ctx, tx, acct, "deleted", resourceAssignment, string(a.ID), assignmentValues(a), nil); err != nil {
-			return n, 0, err
+			return d, err
 		}
 	}
 	for _, i := range ended {
-		if err := store.DeleteInstance(ctx, tx, acct, i.ID); err != nil {
-			return n, 0, err
+		warnings, err := Uncleaned(ctx, &tx.View, i)
+		if err != nil {
+			return d, err
+		}
+		d.Instances, d.Warnings = d.Instances+1, append(d.Warnings, warnings...)
+		if err := forgetInstance(ctx, tx, i); err != nil {
+			return d, err
 		}
 		if err := audit(ctx, tx, acct, "deleted", resourceInstance, string(i.ID), store.Object{"name": i.Name, "status": i.Status}, nil); err != nil {
-			return n, 0, err
+			return d, err
 		}
 	}
 	if err := store.DeleteNode(ctx, tx, acct, id); err != nil {
-		return n, 0, fmt.Errorf("remove a node: %w", err)
+		return d, fmt.Errorf("remove a node: %w", err)
 	}
-	return n, int64(len(ended)), audit(ctx, tx, acct, "deleted", resourceNode, string(id), nodeValues(n), nil)
+	return d, audit(ctx, tx, acct, "deleted", resourceNode, string(id), nodeValues(n), nil)
 }

@@ -149,7 +149,7 @@ func checkMerged(config store.Object) error {
 
 func providerValues(p store.Provider) store.Object {
 	return store.Object{"name": p.Name, "provider_type": p.ProviderType, "description": p.Description, "enabled": p.Enabled,
-		"config": maskSecrets(p.Config.V)}
+		"config": p.Config.V}
 }
 
 // ProviderChange is what an update of a provider gives; nil is not given.

@@ -92,7 +92,7 @@ func (s *Service) CheckProvision(ctx context.Context, v *store.View, acct store.
 	return err
 }
 
-// checkProvider refuses a provider that is off, not there, or can't do what an option asks for.
+// checkProvider refuses a provider that is off, not there, or can't do what an option asks for or the node's template is for.
 func (s *Service) checkProvider(ctx context.Context, v *store.View, acct store.AccountID, n store.Node, in ProvisionInput, region store.Region) error {
 	p, err := store.ProviderByID(ctx, v, acct, region.ProviderID)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Service) checkProvider(ctx context.Context, v *store.View, acct store.A
 				WithDetail("capability", asked.need)
 		}
 	}
-	return nil
+	return checkMade(ctx, v, n, p, adapter)
 }
 
 // repeated finds the live instance that an operation id has made, refusing other arguments under it.
@@ -215,7 +215,7 @@ func (s *Service) newInstance(ctx context.Context, v *store.View, acct store.Acc
 	if err != nil {
 		return store.Instance{}, err
 	}
-	arch, err := store.ArchitectureByID(ctx, v, t.ArchitectureID)
+	arch, err := architectureFor(ctx, v, t)
 	if err != nil {
 		return store.Instance{}, err
 	}
@@ -226,7 +226,7 @@ func (s *Service) newInstance(ctx context.Context, v *store.View, acct store.Acc
 		}
 	}
 	i := store.Instance{AccountID: acct, NodeID: n.ID, Name: name, Variety: varietyOf(p.ProviderType), Status: store.InstancePending,
-		Architecture: arch.Name, NetworkProfileSource: "measured", ProviderID: p.ID, RegionID: region.ID, InstanceTypeID: in.TypeID,
+		Architecture: arch, NetworkProfileSource: "measured", ProviderID: p.ID, RegionID: region.ID, InstanceTypeID: in.TypeID,
 		Intent: store.IntentCreate}
 	i.Config.V = store.Object{}
 	if i.Variety == "local" {
@@ -281,7 +281,7 @@ func (s *Service) furnish(ctx context.Context, tx *store.Tx, i *store.Instance) 
 	if err != nil {
 		return nil, err
 	}
-	applied, err := s.apply(ctx, tx, i.AccountID, n.ID, false)
+	applied, _, err := s.apply(ctx, tx, i.AccountID, n.ID, false)
 	if err != nil {
 		return nil, err
 	}

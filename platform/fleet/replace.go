@@ -157,9 +157,13 @@ func (s *Service) Replace(ctx context.Context, tx *store.Tx, acct store.AccountI
 		return plan, t, err
 	}
 	// What the steps will come to, for who reads the plan.
+	fate, err := s.fateOf(ctx, &tx.View, i)
+	if err != nil {
+		return plan, t, err
+	}
 	err = audit(ctx, tx, acct, "updated", resourceInstance, string(i.ID), store.Object{"name": i.Name, "replacement": nil},
 		store.Object{"name": i.Name, "replacement": store.Object{"steps": plan.Steps, "cluster_id": orNull(string(plan.ClusterID)),
-			"networks": plan.Networks}})
+			"networks": plan.Networks}, "machine": fate})
 	if err != nil || t.Step != stepDrain {
 		return plan, t, err
 	}

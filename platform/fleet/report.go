@@ -22,7 +22,7 @@ const maxReported = 512
 // a key, an endpoint, a pod CIDR or a finished task.
 func (s *Service) Ingest(ctx context.Context, tx *store.Tx, instance store.Instance, r sdwan.Report) error {
 	if !instance.Live() {
-		return s.ingestDeparture(ctx, tx, instance, r)
+		return s.IngestDeparted(ctx, tx, instance.ID, r)
 	}
 	tx.Act(store.Actor{Kind: "node_agent", ID: string(instance.ID), Verb: "report", CorrelationID: tx.NewID()})
 	// First what refuses a report as a whole: nothing of it is written then.
@@ -34,7 +34,7 @@ func (s *Service) Ingest(ctx context.Context, tx *store.Tx, instance store.Insta
 	if err != nil && !first {
 		return err
 	}
-	if err := store.PutInstanceReport(ctx, tx, telemetry(tx, instance.ID, before, r)); err != nil {
+	if err := store.PutInstanceReport(ctx, tx, s.telemetry(tx, instance.ID, before, r)); err != nil {
 		return err
 	}
 	if instance, err = s.ingestStatus(ctx, tx, instance, first, before.BootID, r); err != nil {
@@ -55,10 +55,11 @@ func (s *Service) Ingest(ctx context.Context, tx *store.Tx, instance store.Insta
 }
 
 // telemetry is a report's row. A section that is missing was not measured: its last measurement stays, with its time.
-func telemetry(tx *store.Tx, id store.InstanceID, before store.InstanceReport, r sdwan.Report) store.InstanceReport {
+func (s *Service) telemetry(tx *store.Tx, id store.InstanceID, before store.InstanceReport, r sdwan.Report) store.InstanceReport {
 	out := store.InstanceReport{InstanceID: id, BootID: printed(r.BootID), AgentVersion: printed(r.AgentVersion), ReceivedAt: store.At(tx.Now())}
 	out.Facts.V = store.ReportedFacts{Architecture: printed(r.Architecture), UptimeSeconds: r.UptimeSeconds, Load: r.Load,
-		MemoryFreeKB: r.MemoryFreeKB, MemoryTotalKB: r.MemoryTotalKB, Capabilities: mustJSON(r.Capabilities)}
+		MemoryFreeKB: r.MemoryFreeKB, MemoryTotalKB: r.MemoryTotalKB, Capabilities: mustJSON(r.Capabilities),
+		MachineID: printed(r.MachineID), KernelBootID: printed(r.KernelBootID), HeardBy: s.KernelBootID}
 	out.Subsystems.V, out.Modules.V = before.Subsystems.V, before.Modules.V
 	if r.Subsystems != nil || out.Subsystems.V == nil {
 		out.Subsystems.V = []store.SubsystemState{}

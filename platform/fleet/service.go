@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"maps"
 	"net/http"
 
 	"github.com/rs/zerolog"
@@ -29,7 +30,9 @@ type Service struct {
 	Elsewhere *Elsewhere
 	StateDir  string // the artefact store lies below it
 	MachineID string // of the platform's own machine; "" when that has none
-	Log       zerolog.Logger
+	// KernelBootID is of the kernel that the platform runs on; "" when it can't be read.
+	KernelBootID string
+	Log          zerolog.Logger
 	// Stopped says whether an account's emergency stop is on: controllers take nothing further then. nil: never.
 	Stopped func(ctx context.Context, v *store.View, acct store.AccountID) (bool, error)
 	// FetchClient fetches artefacts that a version names by URL; nil is the guarded client (https, public addresses).
@@ -58,10 +61,22 @@ func (s *Service) urls() []string {
 	return s.PlatformURLs()
 }
 
-// audit writes the row of a change.
+// audit writes the row of a change. Rows stay for ever: what looks like a secret in a free-form object is hidden in them.
 func audit(ctx context.Context, tx *store.Tx, acct store.AccountID, action, resource, id string, old, changed store.Object) error {
-	_, err := tx.Audit(ctx, store.AuditEntry{AccountID: acct, Action: action, ResourceType: resource, ResourceID: id, Old: old, New: changed})
+	_, err := tx.Audit(ctx, store.AuditEntry{AccountID: acct, Action: action, ResourceType: resource, ResourceID: id,
+		Old: withoutSecrets(old), New: withoutSecrets(changed)})
 	return err
+}
+
+// withoutSecrets are a row's values with its free-form objects masked.
+func withoutSecrets(values store.Object) store.Object {
+	out := maps.Clone(values)
+	for _, key := range []string{"config", "specs"} {
+		if free, is := out[key].(store.Object); is {
+			out[key] = maskSecrets(free)
+		}
+	}
+	return out
 }
 
 // Resource types of audit rows.

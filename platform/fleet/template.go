@@ -270,6 +270,9 @@ func (s *Service) CheckAssign(ctx context.Context, v *store.View, acct store.Acc
 	if !m.Enabled {
 		return schema.Errorf(schema.PreconditionFailed, "module '%s' is disabled", m.Name)
 	}
+	if err := checkPlatform(ctx, v, m, t); err != nil {
+		return err
+	}
 	if _, _, err := s.checkJoinConfig(ctx, v, acct, m, in.Config); err != nil {
 		return err
 	}
@@ -405,7 +408,7 @@ func (s *Service) Assign(ctx context.Context, tx *store.Tx, acct store.AccountID
 	if err := audit(ctx, tx, acct, "created", resourceTemplateModule, string(j.ID), nil, joinValues(j)); err != nil {
 		return Joined{}, err
 	}
-	idle, err := unservedNow(ctx, &tx.View, m)
+	idle, err := unservedNow(ctx, &tx.View, m, in.TemplateID)
 	if err != nil {
 		return Joined{}, err
 	}

@@ -46,10 +46,35 @@ func (s *Service) endForbidden(ctx context.Context, v *store.View, i store.Insta
 	if _, powering := powerIntents[i.Intent]; powering {
 		return refuseBusy(i)
 	}
-	if i.Provisioning.V.HostsPlatform {
-		return schema.Errorf(schema.PreconditionFailed, "self_management_violation: instance %s hosts the platform itself: move that first", i.Name)
+	hosts, err := s.hostsPlatform(ctx, v, i)
+	if err != nil {
+		return err
+	}
+	if hosts {
+		return schema.Errorf(schema.PreconditionFailed, "self_management_violation: instance %s hosts the platform itself: move that first. "+
+			"A copy of the platform's machine, which has the same machine id, is told apart once its agent reports from a kernel of its own: "+
+			"start it, or reboot it where it was copied running. Of one that is gone, system_destroy_instance ends the record", i.Name)
 	}
 	return s.Cluster.RemovalForbidden(ctx, v, i.AccountID, i.ID)
+}
+
+// hostsPlatform says whether an instance is the machine that the platform runs on, as far as anybody knows. The machine id says
+// so, at enrolment or in the last report; a copy of that machine has it too, and is known by what only a copy can do: report
+// from another kernel while the platform's runs. A report that came before the platform's machine was rebooted proves nothing.
+func (s *Service) hostsPlatform(ctx context.Context, v *store.View, i store.Instance) (bool, error) {
+	report, err := store.InstanceReportOf(ctx, v, i.ID)
+	if err != nil && !noRow(err) {
+		return false, err
+	}
+	enrolled, facts := i.Provisioning.V, report.Facts.V
+	if enrolled.MachineID == "" && facts.MachineID == "" {
+		return enrolled.HostsPlatform, nil
+	}
+	if s.MachineID == "" || (s.MachineID != enrolled.MachineID && s.MachineID != facts.MachineID) {
+		return false, nil
+	}
+	elsewhere := s.KernelBootID != "" && facts.HeardBy == s.KernelBootID && facts.KernelBootID != "" && facts.KernelBootID != s.KernelBootID
+	return !elsewhere, nil
 }
 
 // Terminate writes the intent: member and peers of the instance leave, and its machine is to end.
@@ -86,11 +111,28 @@ func (s *Service) end(ctx context.Context, tx *store.Tx, acct store.AccountID, i
 	if i, err = store.UpdateInstance(ctx, tx, i); err != nil {
 		return Ending{}, err
 	}
-	err = audit(ctx, tx, acct, "updated", resourceInstance, string(id), store.Object{"intent": nil}, store.Object{"intent": i.Intent})
+	fate, err := s.fateOf(ctx, &tx.View, i)
+	if err != nil {
+		return Ending{}, err
+	}
+	err = audit(ctx, tx, acct, "updated", resourceInstance, string(id), store.Object{"intent": nil}, store.Object{"intent": i.Intent, "machine": fate})
 	if err != nil {
 		return Ending{}, err
 	}
 	return s.resumeEnding(ctx, &tx.View, i)
+}
+
+// fateOf is what the end of an instance comes to for its machine, for who reads the plan: whoever decides must know whether it is
+// destroyed.
+func (s *Service) fateOf(ctx context.Context, v *store.View, i store.Instance) (string, error) {
+	if i.CloudInstanceID == "" {
+		return store.MachineNone, nil
+	}
+	p, err := store.ProviderByID(ctx, v, i.AccountID, i.ProviderID)
+	if err == nil && s.byHand(p.ProviderType) {
+		return store.MachineStays, nil
+	}
+	return store.MachineDestroyed, err
 }
 
 // memberValues is a member that ended as the answer tells it: its keys are the contract's.

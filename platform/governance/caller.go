@@ -62,8 +62,16 @@ func (s *Service) Current(ctx context.Context, v *store.View, c Caller) (Caller,
 	if c.TokenID != "" {
 		return s.tokenNow(ctx, v, c)
 	}
-	if c.Kind != KindPerson {
-		return c, nil
+	switch c.Kind {
+	case KindPerson:
+	case KindAgent: // with an agent's permissions, whatever the row of its operation says
+		now := AgentCaller(c.AccountID)
+		now.ReadOnly, now.Toolsets = c.ReadOnly, c.Toolsets
+		return now, nil
+	case KindPlatform:
+		return PlatformCaller(c.AccountID), nil
+	default:
+		return c, schema.Errorf(schema.PermissionDenied, "permission denied: the caller is nobody")
 	}
 	p, err := s.PersonOf(ctx, v, c.AccountID, c.UserID)
 	if errors.Is(err, store.ErrNoRow) {
@@ -82,10 +90,13 @@ func (s *Service) tokenNow(ctx context.Context, v *store.View, c Caller) (Caller
 		return c, fmt.Errorf("look for the caller's token: %w", err)
 	}
 	var now Caller
+	var state string
 	if err == nil {
-		now, _, err = s.tokenCaller(ctx, v, t)
+		now, state, err = s.tokenCaller(ctx, v, t)
 	}
 	switch {
+	case state == tokenExpired && errors.Is(err, ErrNoCredential):
+		return c, schema.Errorf(schema.PermissionDenied, "permission denied: the caller's token has expired")
 	case errors.Is(err, store.ErrNoRow), errors.Is(err, ErrNoCredential), err == nil && now.ID != c.ID:
 		return c, schema.Errorf(schema.PermissionDenied, "permission denied: the caller's token is no longer valid")
 	}

@@ -43,6 +43,14 @@ func (s *Service) CheckDecision(ctx context.Context, v *store.View, acct store.A
 	if err := s.haltsApproval(ctx, v, o, d); err != nil {
 		return o, store.User{}, err
 	}
+	if d.Decision == Approve {
+		if o.Head.Rows == 0 { // parked by a control plane that kept no heads; asked again, it is parked anew
+			return o, store.User{}, errStale
+		}
+		if err := standsOn(ctx, v, &o.Head); err != nil {
+			return o, store.User{}, err
+		}
+	}
 	keys, err := s.Keys(ctx, v, acct)
 	if err != nil {
 		return o, store.User{}, err
@@ -73,6 +81,22 @@ func (s *Service) haltsApproval(ctx context.Context, v *store.View, o store.Oper
 	return e.refusal()
 }
 
+// CheckApprovable refuses what no approval of a pending operation could come to now, whoever gives it, and what this person may not
+// approve; by is empty where somebody only looks.
+func (s *Service) CheckApprovable(ctx context.Context, v *store.View, o store.Operation, by store.UserID) error {
+	if !o.ExpiresAt.After(v.Now()) {
+		return schema.Errorf(schema.Conflict, "the operation is %s", Expired)
+	}
+	if err := s.haltsApproval(ctx, v, o, Decision{Decision: Approve}); err != nil || by == "" {
+		return err
+	}
+	u, err := s.keyHolder(ctx, v, o.AccountID, Key{UserID: by}, decideOperations)
+	if err != nil {
+		return err
+	}
+	return s.mayDecide(ctx, v, o, u)
+}
+
 // decidedBy finds the key that signed a decision.
 func (s *Service) decidedBy(keys []Key, at int64, o store.Operation, decision, comment string, signature []byte) (Key, error) {
 	for _, k := range keys {
@@ -88,9 +112,10 @@ func (s *Service) decidedBy(keys []Key, at int64, o store.Operation, decision, c
 	return Key{}, errSignature
 }
 
-// mayDecide refuses a person who asked for the operation themselves, unless the account has nobody else.
+// mayDecide refuses a person who asked for the operation themselves, unless the account has nobody else. The end of an
+// emergency stop is one person's statement: whoever asked may sign it.
 func (s *Service) mayDecide(ctx context.Context, v *store.View, o store.Operation, u store.User) error {
-	if o.RequesterID != string(u.ID) {
+	if o.RequesterID != string(u.ID) || o.Verb == VerbResume {
 		return nil
 	}
 	r, err := s.people(ctx, v, o.AccountID)
@@ -117,7 +142,7 @@ func (s *Service) WriteDecision(ctx context.Context, tx *store.Tx, o store.Opera
 	}
 	_, err := tx.Audit(ctx, store.AuditEntry{AccountID: o.AccountID, Action: status, ResourceType: operationType, ResourceID: string(o.ID),
 		Old: store.Object{"status": Pending}, New: object(decisionRecord{Status: status, UserID: u.ID, PlanDigest: o.PlanDigest,
-			Comment: d.Comment, Signature: d.Signature})})
+			Comment: d.Comment, Signature: d.Signature, Chain: headIn(o)})})
 	if err != nil {
 		return o, err
 	}
@@ -131,6 +156,15 @@ type decisionRecord struct {
 	PlanDigest string       `json:"plan_digest"`
 	Comment    string       `json:"comment"`
 	Signature  []byte       `json:"signature"`
+	Chain      *store.Head  `json:"chain,omitempty"`
+}
+
+// headIn is the head that a decision of the operation signs; nil: none.
+func headIn(o store.Operation) *store.Head {
+	if o.Head.Rows == 0 {
+		return nil
+	}
+	return &o.Head
 }
 
 // Authorised refuses to run an operation that no person has approved, or that has run before. It asks the audit chain
@@ -183,7 +217,7 @@ func (s *Service) approvedOnce(ctx context.Context, v *store.View, o store.Opera
 // couldDecide says whether somebody could decide an operation when a row was written: what they asked for themselves only
 // while the account had nobody else.
 func (r *record) couldDecide(o store.Operation, id store.UserID, sequence int64) bool {
-	return r.could(id, decideOperations, sequence) && (o.RequesterID != string(id) || r.alone(id, sequence))
+	return r.could(id, decideOperations, sequence) && (o.RequesterID != string(id) || o.Verb == VerbResume || r.alone(id, sequence))
 }
 
 // Doubtful finds approved operations and reports whether each has an approval behind it: what a restart resumes, and
@@ -194,11 +228,16 @@ func (s *Service) Doubtful(ctx context.Context, v *store.View, acct store.Accoun
 		return nil, nil, fmt.Errorf("list approved operations: %w", err)
 	}
 	for _, o := range approved {
-		if s.approvedOnce(ctx, v, o) == nil {
+		err := s.approvedOnce(ctx, v, o)
+		var refused *schema.Error
+		switch {
+		case err == nil:
 			resumable = append(resumable, o)
-			continue
+		case errors.As(err, &refused):
+			forged = append(forged, o)
+		default: // a failed read is no forged approval
+			return nil, nil, err
 		}
-		forged = append(forged, o)
 	}
 	return resumable, forged, nil
 }
@@ -214,11 +253,14 @@ func (s *Service) Disregard(ctx context.Context, tx *store.Tx, o store.Operation
 		return fmt.Errorf("read the record of operation %s: %w", o.ID, err)
 	}
 	found := store.Object{"status": o.Status, "decided_by": Plain(o.DecidedBy, 64)}
-	o.Status, o.DecidedBy, o.DecisionKey, o.Comment, o.Signature, o.DecidedAt = Pending, "", nil, "", nil, nil
+	o.Status = Pending
 	for _, row := range rows {
 		if row.Action != disregarded && row.Action != Approved { // a recorded approval that counted would not be here
 			o.Status = row.Action
 		}
+	}
+	if o.Status == Pending { // what came to its end keeps the decision that it came to it by
+		o.DecidedBy, o.DecisionKey, o.Comment, o.Signature, o.DecidedAt = "", nil, "", nil, nil
 	}
 	if err := store.UpdateOperation(ctx, tx, o); err != nil {
 		return fmt.Errorf("put operation %s back: %w", o.ID, err)
@@ -228,8 +270,8 @@ func (s *Service) Disregard(ctx context.Context, tx *store.Tx, o store.Operation
 	return err
 }
 
-// Due says whether something of the account's operations has to be written: one that expired, or an approval that does
-// not count.
+// Due says whether something has to be written that nobody has called for: an operation that expired, or an approval, a policy
+// or an end of an emergency stop that does not count.
 func (s *Service) Due(ctx context.Context, v *store.View, acct store.AccountID) (bool, error) {
 	pending, err := store.Operations(ctx, v, acct, Pending, "")
 	if err != nil {
@@ -241,6 +283,9 @@ func (s *Service) Due(ctx context.Context, v *store.View, acct store.AccountID) 
 		}
 	}
 	if _, err := s.Policies(ctx, v, acct); err != nil {
+		return false, err
+	}
+	if _, err := s.Stopped(ctx, v, acct); err != nil {
 		return false, err
 	}
 	_, forged, err := s.Doubtful(ctx, v, acct)

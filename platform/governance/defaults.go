@@ -118,3 +118,6 @@ var Defaults = map[string]Verdict{
 	"system.template_module_update":             NotifyAndProceed,
 	"system.template_update":                    NotifyAndProceed,
 }
+
+// OfThePlatform says whether a category gates calls that the platform itself makes alone: the remedies of what its sensors find.
+func OfThePlatform(category string) bool { return category == "system.template_apply_drift" }

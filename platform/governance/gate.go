@@ -15,7 +15,7 @@ const vipFailover = "system.k3s_api_vip_failover"
 // Decide says what the account's policies say of a call: the most specific wins, of equal rank the stricter; without
 // one the compiled-in default. What no person has signed can only make the answer stricter. Under an emergency stop the
 // platform itself starts nothing new.
-func (s *Service) Decide(ctx context.Context, v *store.View, c Caller, category string, scope Scope) (Verdict, error) {
+func (s *Service) Decide(ctx context.Context, v *store.View, c Caller, category string, reaching Reaching) (Verdict, error) {
 	if c.Kind == KindPlatform && category != vipFailover {
 		if e, err := s.Stopped(ctx, v, c.AccountID); err != nil || e != nil {
 			return Block, err
@@ -25,38 +25,126 @@ func (s *Service) Decide(ctx context.Context, v *store.View, c Caller, category 
 	if err != nil {
 		return "", fmt.Errorf("read policies of %s: %w", category, err)
 	}
+	of := &reached{find: reaching}
 	verdict, best := Default(category), -1
+	var placed []rule
 	for _, r := range stand {
-		rank, fits := r.Policy.Scope.rank(c, scope)
-		if r.Policy.ActionCategory != category || !fits || rank < best {
-			continue
+		one := rule{r.Policy.Scope, Verdict(r.Policy.Verdict)}
+		switch rank, fits := one.scope.rank(c); {
+		case r.Policy.ActionCategory != category:
+		case one.scope.placed():
+			placed = append(placed, one)
+		case !fits || rank < best:
+		case rank > best:
+			verdict, best = one.verdict, rank
+		default:
+			verdict = Stricter(verdict, one.verdict)
 		}
-		if rank > best {
-			verdict, best = Verdict(r.Policy.Verdict), rank
-			continue
-		}
-		verdict = Stricter(verdict, Verdict(r.Policy.Verdict))
 	}
-	if verdict, err = s.tightened(ctx, v, c, category, scope, stand, verdict); err != nil {
+	if best < rankPlace && len(placed) > 0 {
+		if verdict, err = of.over(ctx, v, placed, verdict); err != nil {
+			return "", err
+		}
+	}
+	if verdict, err = s.tightened(ctx, v, c, category, of, stand, verdict); err != nil {
 		return "", err
 	}
 	if _, known := strictness[verdict]; !known {
 		verdict = RequireApproval
 	}
-	if strings.HasSuffix(category, "_force") {
+	signed, err := s.endsSigned(ctx, v, c.AccountID, category)
+	if err != nil {
+		return "", err
+	}
+	if signed || alwaysDecided(category) {
 		verdict = Stricter(verdict, RequireApproval)
 	}
 	return verdict, nil
 }
 
+// rule is what a policy says within its scope.
+type rule struct {
+	scope   Scope
+	verdict Verdict
+}
+
+// reached is what a call touches, looked for when a policy asks.
+type reached struct {
+	find Reaching
+	is   *Reach
+}
+
+func (r *reached) now(ctx context.Context, v *store.View) (Reach, error) {
+	if r.is == nil {
+		r.is = &Reach{}
+		if r.find != nil {
+			found, err := r.find(ctx, v)
+			if err != nil {
+				return Reach{}, err
+			}
+			r.is = &found
+		}
+	}
+	return *r.is, nil
+}
+
+// fits says whether a call touches the cluster or network that a scope speaks of.
+func (r *reached) fits(ctx context.Context, v *store.View, s Scope) (bool, error) {
+	of, err := r.now(ctx, v)
+	return of.Clusters[s.ClusterID] || of.Networks[s.NetworkID], err
+}
+
+// over lays the policies of clusters and networks over what else is said of a call. A policy of one cluster says nothing of
+// another: a call that touches several needs the strictest of what each of them needs, and so with networks.
+func (r *reached) over(ctx context.Context, v *store.View, placed []rule, otherwise Verdict) (Verdict, error) {
+	of, err := r.now(ctx, v)
+	if err != nil {
+		return "", err
+	}
+	clusters, networks := map[string]Verdict{}, map[string]Verdict{}
+	for _, p := range placed {
+		switch {
+		case of.Clusters[p.scope.ClusterID]:
+			clusters[string(p.scope.ClusterID)] = p.verdict
+		case of.Networks[p.scope.NetworkID]:
+			networks[string(p.scope.NetworkID)] = p.verdict
+		}
+	}
+	verdict, fits := AutoApprove, false
+	for _, kind := range []struct {
+		said    map[string]Verdict
+		touched int
+	}{{clusters, len(of.Clusters)}, {networks, len(of.Networks)}} {
+		for _, said := range kind.said {
+			verdict, fits = Stricter(verdict, said), true
+		}
+		if len(kind.said) > 0 && len(kind.said) < kind.touched {
+			verdict = Stricter(verdict, otherwise)
+		}
+	}
+	if !fits {
+		return otherwise, nil
+	}
+	return verdict, nil
+}
+
+// alwaysDecided says whether calls of a category are decided by a human key whatever the policies say: every force.
+func alwaysDecided(category string) bool { return strings.HasSuffix(category, "_force") }
+
 // tightened lays the rows that are no copy of a signed policy over the verdict that the signed ones give.
-func (s *Service) tightened(ctx context.Context, v *store.View, c Caller, category string, of Scope, stand map[string]policyRecord, verdict Verdict) (Verdict, error) {
+func (s *Service) tightened(ctx context.Context, v *store.View, c Caller, category string, of *reached, stand map[string]policyRecord, verdict Verdict) (Verdict, error) {
 	rows, err := s.byHand(ctx, v, c.AccountID, category, stand)
 	if err != nil {
 		return "", err
 	}
 	for _, row := range rows {
-		if _, fits := row.scope.rank(c, of); fits {
+		_, fits := row.scope.rank(c)
+		if row.scope.placed() {
+			if fits, err = of.fits(ctx, v, row.scope); err != nil {
+				return "", err
+			}
+		}
+		if fits {
 			verdict = Stricter(verdict, Verdict(row.Verdict))
 		}
 	}
@@ -93,9 +181,12 @@ func (s *Service) byHand(ctx context.Context, v *store.View, acct store.AccountI
 	return out, nil
 }
 
-// rank orders scopes: token, user, cluster or network, role, none. A scope of several kinds, which nobody can set, fits
-// nothing.
-func (s Scope) rank(c Caller, of Scope) (int, bool) {
+// rankPlace is how specific a policy of a cluster or network is.
+const rankPlace = 2
+
+// rank orders scopes: token, user, cluster or network, role, none. Whether a cluster or network fits, the call's reach says. A
+// scope of several kinds, which nobody can set, fits nothing.
+func (s Scope) rank(c Caller) (rank int, fits bool) {
 	switch {
 	case len(s.given()) > 1:
 		return 0, false
@@ -103,12 +194,13 @@ func (s Scope) rank(c Caller, of Scope) (int, bool) {
 		return 4, s.TokenID == c.TokenID
 	case s.UserID != "":
 		return 3, s.UserID == c.UserID
-	case s.ClusterID != "":
-		return 2, s.ClusterID == of.ClusterID
-	case s.NetworkID != "":
-		return 2, s.NetworkID == of.NetworkID
+	case s.placed():
+		return rankPlace, false
 	case s.Role != "":
 		return 1, s.Role == c.Role
 	}
 	return 0, true
 }
+
+// placed says whether a scope speaks of one cluster or network.
+func (s Scope) placed() bool { return len(s.given()) == 1 && (s.ClusterID != "" || s.NetworkID != "") }

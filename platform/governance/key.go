@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,6 +48,7 @@ type KeyStatement struct {
 	AccountID store.AccountID `json:"account_id"`
 	Email     string          `json:"email"`
 	PublicKey []byte          `json:"public_key"`
+	Chain     *store.Head     `json:"chain,omitempty"`
 }
 
 // Bytes are the bytes that are signed.
@@ -57,11 +59,17 @@ func (k KeyStatement) Bytes() []byte {
 
 // KeyInput makes an account's first person and key, or puts a new key in an old one's place.
 type KeyInput struct {
-	Email     string `json:"email"`
-	Name      string `json:"name"`
-	PublicKey []byte `json:"public_key"`
-	Proof     []byte `json:"proof"`     // the statement, signed with the new key
-	Authority []byte `json:"authority"` // the statement, signed with the key that is replaced; nil: none yet, or root
+	Email     string      `json:"email"`
+	Name      string      `json:"name"`
+	PublicKey []byte      `json:"public_key"`
+	Proof     []byte      `json:"proof"`     // the statement, signed with the new key
+	Authority []byte      `json:"authority"` // the statement, signed with the key that is replaced; nil: none yet, or root
+	Chain     *store.Head `json:"chain,omitempty"`
+}
+
+// Statement is what is signed to make the key.
+func (in KeyInput) Statement(acct store.AccountID) []byte {
+	return KeyStatement{AccountID: acct, Email: in.Email, PublicKey: in.PublicKey, Chain: in.Chain}.Bytes()
 }
 
 // anchors are the key records that this process has seen: a chain that was rewritten under it has lost them.
@@ -122,11 +130,12 @@ func (s *Service) anchored(acct store.AccountID, hashes []string) bool {
 
 // keyRecord is a key's record as the audit row holds it.
 type keyRecord struct {
-	Email        string `json:"email"`
-	PublicKey    []byte `json:"public_key"`
-	Proof        []byte `json:"proof"`
-	AuthorisedBy string `json:"authorised_by"`
-	Authority    []byte `json:"authority"`
+	Email        string      `json:"email"`
+	PublicKey    []byte      `json:"public_key"`
+	Proof        []byte      `json:"proof"`
+	AuthorisedBy string      `json:"authorised_by"`
+	Authority    []byte      `json:"authority"`
+	Chain        *store.Head `json:"chain,omitempty"`
 }
 
 func (s *Service) accept(r *record, row store.AuditEntry) (Key, bool) {
@@ -135,7 +144,7 @@ func (s *Service) accept(r *record, row store.AuditEntry) (Key, bool) {
 		return Key{}, false
 	}
 	k := Key{UserID: store.UserID(row.ResourceID), Email: made.Email, Public: made.PublicKey, From: row.Sequence}
-	statement := KeyStatement{AccountID: row.AccountID, Email: made.Email, PublicKey: made.PublicKey}.Bytes()
+	statement := KeyStatement{AccountID: row.AccountID, Email: made.Email, PublicKey: made.PublicKey, Chain: made.Chain}.Bytes()
 	switch {
 	case !s.memo.verify(k.Public, statement, made.Proof), r.had(k.Public):
 		return k, false
@@ -175,13 +184,18 @@ func replace(keys []Key, k Key) []Key {
 	return append(keys, k)
 }
 
-// rootNames says whether root has named the key, in a file that nobody but root can have made.
+// rootNames says whether root has named the key, in a file that nobody but root can have made. What is looked at is the file
+// that is read: whoever owns the directory can put another in its place in between.
 func (s *Service) rootNames(public ed25519.PublicKey) bool {
 	if s.StateDir == "" {
 		return false
 	}
-	path := filepath.Join(s.StateDir, RootMark)
-	info, err := os.Lstat(path)
+	f, err := os.OpenFile(filepath.Join(s.StateDir, RootMark), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 {
 		return false
 	}
@@ -189,9 +203,12 @@ func (s *Service) rootNames(public ed25519.PublicKey) bool {
 	if !ok || owner.Uid != 0 {
 		return false
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := io.ReadAll(io.LimitReader(f, maxMark))
 	return err == nil && strings.TrimSpace(string(raw)) == base64.StdEncoding.EncodeToString(public)
 }
+
+// maxMark bounds what is read of root's mark: a key in Base64 and a line's end.
+const maxMark = 128
 
 // HasKey says whether anybody of the account can decide.
 func (s *Service) HasKey(ctx context.Context, v *store.View, acct store.AccountID) (bool, error) {
@@ -227,6 +244,9 @@ func (s *Service) RecordKey(ctx context.Context, tx *store.Tx, acct store.Accoun
 		return store.User{}, schema.Errorf(schema.Conflict, "this key was recorded before: a key is used once")
 	}
 	authorisedBy, err := s.keyAuthority(known, known.named(in.Email), acct, in)
+	if err == nil {
+		err = standsOn(ctx, &tx.View, in.Chain)
+	}
 	if err != nil {
 		return store.User{}, err
 	}
@@ -242,7 +262,7 @@ func (s *Service) RecordKey(ctx context.Context, tx *store.Tx, acct store.Accoun
 	if err := store.SetUserKey(ctx, tx, acct, u.ID, in.PublicKey); err != nil {
 		return u, fmt.Errorf("write the public key: %w", err)
 	}
-	record := keyRecord{Email: u.Email, PublicKey: in.PublicKey, Proof: in.Proof, AuthorisedBy: authorisedBy, Authority: in.Authority}
+	record := keyRecord{Email: u.Email, PublicKey: in.PublicKey, Proof: in.Proof, AuthorisedBy: authorisedBy, Authority: in.Authority, Chain: in.Chain}
 	_, err = tx.Audit(ctx, store.AuditEntry{AccountID: acct, Action: keyCreated, ResourceType: userType, ResourceID: string(u.ID),
 		Old: old, New: object(record)})
 	return u, err
@@ -256,7 +276,7 @@ func (in KeyInput) check(acct store.AccountID) error {
 		return schema.InvalidArgument("/name", in.Name, "name must be 1 to %d characters", maxNamesLength)
 	case len(in.PublicKey) != ed25519.PublicKeySize:
 		return schema.InvalidArgument("/public_key", nil, "public_key must be an Ed25519 key")
-	case !ed25519.Verify(in.PublicKey, KeyStatement{AccountID: acct, Email: in.Email, PublicKey: in.PublicKey}.Bytes(), in.Proof):
+	case !ed25519.Verify(in.PublicKey, in.Statement(acct), in.Proof):
 		return schema.InvalidArgument("/proof", nil, "proof must be the statement, signed with the new key")
 	}
 	return nil
@@ -269,7 +289,7 @@ var errNotAuthorised = schema.Errorf(schema.PermissionDenied, "there is a human 
 	"an administrator's gives one to somebody who has none")
 
 func (s *Service) keyAuthority(known *record, id store.UserID, acct store.AccountID, in KeyInput) (string, error) {
-	statement := KeyStatement{AccountID: acct, Email: in.Email, PublicKey: in.PublicKey}.Bytes()
+	statement := in.Statement(acct)
 	switch {
 	case len(known.keys) == 0:
 		return byFirst, nil

@@ -78,8 +78,8 @@ func (s *Service) Park(ctx context.Context, tx *store.Tx, in ParkInput) (Parked,
 	if err != nil && !errors.Is(err, store.ErrNoRow) {
 		return Parked{}, fmt.Errorf("look for the same call: %w", err)
 	}
-	if err == nil && o.PlanDigest == digest {
-		return s.parked(ctx, tx, o)
+	if err == nil && o.PlanDigest == digest && o.Head.Rows > 0 {
+		return s.again(ctx, tx, o, in.Description)
 	}
 	if err == nil {
 		if err := s.end(ctx, tx, o, Stale, nil); err != nil {
@@ -91,6 +91,9 @@ func (s *Service) Park(ctx context.Context, tx *store.Tx, in ParkInput) (Parked,
 		CreatedAt: store.At(tx.Now()), ExpiresAt: ExpiryAt(tx.Now())}
 	o.RequestedBy.V, o.Effects.V = object(in.Caller), Effects(in.Plan)
 	o.ArgumentsShown.V = in.Shown
+	if o.Head, err = store.AuditHead(ctx, &tx.View); err != nil {
+		return Parked{}, err
+	}
 	if o.Arguments, err = s.Sealer.Seal(tx, argumentsPurpose(o.ID), in.Arguments); err != nil {
 		return Parked{}, err
 	}
@@ -103,6 +106,23 @@ func (s *Service) Park(ctx context.Context, tx *store.Tx, in ParkInput) (Parked,
 		return Parked{}, err
 	}
 	return s.parked(ctx, tx, o)
+}
+
+// again answers a call that waits already. Words that come with it are kept where the call had none; those that a person may
+// have read by now stay, and the answer says so.
+func (s *Service) again(ctx context.Context, tx *store.Tx, o store.Operation, description string) (Parked, error) {
+	kept := description == "" || description == o.Description
+	if !kept && o.Description == "" {
+		if err := store.DescribeOperation(ctx, tx, o.AccountID, o.ID, description); err != nil {
+			return Parked{}, fmt.Errorf("keep the words beside operation %s: %w", o.ID, err)
+		}
+		kept = true
+	}
+	p, err := s.parked(ctx, tx, o)
+	if !kept {
+		p.Message += "; this call waits already, with the description that came first: the new one was not kept"
+	}
+	return p, err
 }
 
 func (s *Service) parked(ctx context.Context, tx *store.Tx, o store.Operation) (Parked, error) {
@@ -145,6 +165,8 @@ type DecisionStatement struct {
 	Decision        string            `json:"decision"`
 	Comment         string            `json:"comment"`
 	UserID          store.UserID      `json:"user_id"`
+	ExpiresAt       *store.Time       `json:"expires_at,omitempty"`
+	Chain           *store.Head       `json:"chain,omitempty"` // when the call was parked; nil, and no expiry: before heads were kept
 }
 
 // Bytes are the bytes that are signed.
@@ -160,9 +182,13 @@ func (s *Service) Statement(o store.Operation, decision, comment string, by stor
 		return DecisionStatement{}, fmt.Errorf("open the arguments of operation %s: %w", o.ID, err)
 	}
 	sum := sha256.Sum256(arguments)
-	return DecisionStatement{AccountID: o.AccountID, OperationID: o.ID, Verb: o.Verb, ArgumentsSHA256: hex.EncodeToString(sum[:]),
+	d := DecisionStatement{AccountID: o.AccountID, OperationID: o.ID, Verb: o.Verb, ArgumentsSHA256: hex.EncodeToString(sum[:]),
 		ActionCategory: o.ActionCategory, RequestedBy: o.RequestedBy.V, PlanDigest: o.PlanDigest, Decision: decision,
-		Comment: comment, UserID: by}, nil
+		Comment: comment, UserID: by}
+	if d.Chain = headIn(o); d.Chain != nil {
+		d.ExpiresAt = &o.ExpiresAt
+	}
+	return d, nil
 }
 
 // end writes that an operation came to its end without having run, and closes its signal.

@@ -54,6 +54,7 @@ type UserStatement struct {
 	Role      string          `json:"role"`
 	Grants    []string        `json:"grants"`
 	SignedBy  store.UserID    `json:"signed_by"`
+	Chain     *store.Head     `json:"chain,omitempty"`
 }
 
 // Bytes are the bytes that are signed.
@@ -73,6 +74,7 @@ type record struct {
 	people  map[store.UserID]Person
 	roles   map[store.UserID][]roleFrom
 	removed map[store.UserID]int64 // sequence of the row that removed them
+	changed map[store.UserID]int64 // sequence of the last row that an administrator has signed about them
 	keys    []Key
 	hashes  []string         // of the rows that record keys
 	changes map[string]bool  // change ids that were used
@@ -121,6 +123,7 @@ func (s *Service) people(ctx context.Context, v *store.View, acct store.AccountI
 		return nil, fmt.Errorf("read the record of people: %w", err)
 	}
 	r := &record{people: map[store.UserID]Person{}, roles: map[store.UserID][]roleFrom{}, removed: map[store.UserID]int64{},
+		changed: map[store.UserID]int64{},
 		changes: map[string]bool{}, odd: map[int64]string{}, rows: rows}
 	for _, row := range rows {
 		if row.Action == keyCreated {
@@ -162,9 +165,18 @@ func (s *Service) recordedDeed(r *record, acct store.AccountID, row store.AuditE
 	case r.changes[u.ChangeID]:
 		r.odd[row.Sequence] = "it repeats an earlier record"
 		return
+	case r.outdated(*u):
+		r.odd[row.Sequence] = "it was signed before the change that stands before it"
+		return
 	}
-	r.changes[u.ChangeID] = true
+	r.changes[u.ChangeID], r.changed[u.UserID] = true, row.Sequence
 	r.apply(*u, row.Sequence)
+}
+
+// outdated says whether a statement was signed before what was last done about the person: one that was never used must not
+// undo that.
+func (r *record) outdated(u UserStatement) bool {
+	return u.Chain != nil && u.Chain.Rows < r.changed[u.UserID]
 }
 
 func (r *record) apply(u UserStatement, at int64) {
@@ -305,6 +317,9 @@ func (s *Service) PrepareUser(ctx context.Context, tx *store.Tx, acct store.Acco
 	if u.SignedBy == "" {
 		u.SignedBy = k.UserID
 	}
+	if u.Chain, err = headNow(ctx, &tx.View); err != nil {
+		return u, err
+	}
 	return u, s.checkUser(ctx, &tx.View, r, u)
 }
 
@@ -324,6 +339,8 @@ func (s *Service) checkUser(ctx context.Context, v *store.View, r *record, u Use
 	switch {
 	case r.changes[u.ChangeID]:
 		return schema.Errorf(schema.Conflict, "this was done before: a statement is used once")
+	case r.outdated(u):
+		return schema.Errorf(schema.Conflict, "the person was changed after this was signed")
 	case u.Deed == AddUser && (stands || (!gone && row.RemovedAt == nil)):
 		return schema.Errorf(schema.Conflict, "the account has somebody with this e-mail address already")
 	case u.Deed == AddUser && !gone && row.ID != u.UserID:
@@ -339,15 +356,34 @@ func (s *Service) checkUser(ctx context.Context, v *store.View, r *record, u Use
 	return holdsNothing(ctx, v, u)
 }
 
+// CheckEmail refuses what is no e-mail address to know a person by.
+func CheckEmail(email string) error {
+	address, err := mail.ParseAddress(email)
+	if err != nil || address.Address != email || len(email) > maxNamesLength {
+		return schema.InvalidArgument("/email", Plain(email, 64), "email must be an e-mail address")
+	}
+	return nil
+}
+
+// CheckName refuses what is no name of a person.
+func CheckName(name string) error {
+	if strings.TrimSpace(name) == "" || utf8.RuneCountInString(name) > maxNamesLength || name != Plain(name, maxNamesLength) {
+		return schema.InvalidArgument("/name", Plain(name, 64), "name must be 1 to %d characters, without control characters", maxNamesLength)
+	}
+	return nil
+}
+
 func checkPerson(u UserStatement) error {
-	address, err := mail.ParseAddress(u.Email)
-	switch {
-	case userActions[u.Deed] == "":
+	if userActions[u.Deed] == "" {
 		return schema.InvalidArgument("/deed", Plain(u.Deed, 64), "deed must be one of: %s, %s, %s", AddUser, ChangeUser, RemoveUser)
-	case err != nil || address.Address != u.Email || len(u.Email) > maxNamesLength:
-		return schema.InvalidArgument("/email", Plain(u.Email, 64), "email must be an e-mail address")
-	case strings.TrimSpace(u.Name) == "" || utf8.RuneCountInString(u.Name) > maxNamesLength || u.Name != Plain(u.Name, maxNamesLength):
-		return schema.InvalidArgument("/name", Plain(u.Name, 64), "name must be 1 to %d characters, without control characters", maxNamesLength)
+	}
+	if err := CheckEmail(u.Email); err != nil {
+		return err
+	}
+	if err := CheckName(u.Name); err != nil {
+		return err
+	}
+	switch {
 	case u.Role != RoleViewer && u.Role != RoleOperator && u.Role != RoleAdmin && u.Deed != RemoveUser:
 		return schema.InvalidArgument("/role", Plain(u.Role, 64), "role must be one of: viewer, operator, admin")
 	case len(u.Grants) > 0 && u.Role != RoleAdmin:
@@ -386,7 +422,8 @@ func holdsNothing(ctx context.Context, v *store.View, u UserStatement) error {
 		}
 	}
 	if n > 0 {
-		return schema.Errorf(schema.PreconditionFailed, "the person holds %d access grants: they end first", n).WithDetail("access_grants", n)
+		return schema.Errorf(schema.PreconditionFailed, "the person holds %d access grants, and those end first: "+
+			"for now by system_sdwan_delete_network of their networks alone", n).WithDetail("access_grants", n)
 	}
 	return nil
 }
@@ -404,7 +441,7 @@ func (s *Service) SetUser(ctx context.Context, tx *store.Tx, acct store.AccountI
 	if _, err := s.administrator(ctx, &tx.View, acct, u.SignedBy, u.Bytes(), in.Signature); err != nil {
 		return PersonView{}, s.unsigned(err, acct, "user", string(u.UserID))
 	}
-	if err := s.checkUser(ctx, &tx.View, r, u); err != nil {
+	if err := errors.Join(standsOn(ctx, &tx.View, u.Chain), s.checkUser(ctx, &tx.View, r, u)); err != nil {
 		return PersonView{}, err
 	}
 	row, old, err := writePerson(ctx, tx, u)

@@ -98,7 +98,8 @@ func inOrder(arguments json.RawMessage) json.RawMessage {
 func Irreversible(effects []Effect) []string {
 	out := []string{}
 	for _, e := range effects {
-		if !final[e.Action] {
+		lost := loss(e)
+		if lost == "" {
 			continue
 		}
 		what := e.ResourceType
@@ -107,13 +108,49 @@ func Irreversible(effects []Effect) []string {
 		} else if e.ID != nil {
 			what += " " + *e.ID
 		}
-		out = append(out, what+" "+e.Action)
+		out = append(out, what+" "+lost)
 	}
 	return out
 }
 
 // final are the actions of audit rows that no call takes back.
 var final = map[string]bool{"deleted": true, "terminated": true, "decommissioned": true, "revoked": true, "purged": true}
+
+// begun are the intents of instances that no call takes back, as what they come to.
+var begun = map[string]string{
+	store.IntentTerminate:   "terminated",
+	store.IntentDestroy:     "deleted",
+	store.IntentStopForce:   "cut off: what it has not written to disk is lost",
+	store.IntentRebootForce: "cut off: what it has not written to disk is lost",
+}
+
+// fates are what becomes of the machine of an instance that ends.
+var fates = map[string]string{
+	store.MachineDestroyed: ": its machine is destroyed, with all that is on it",
+	store.MachineStays:     ": its machine stays, and what the platform put on it is removed",
+}
+
+// loss says what of a change can't be taken back; "" is nothing. A change that only begins here is judged by what it comes to.
+func loss(e Effect) string {
+	if final[e.Action] {
+		return e.Action
+	}
+	text := func(key string) string {
+		value, _ := e.After[key].(string)
+		return value
+	}
+	switch {
+	case e.ResourceType == "System::NodeModuleVersion" && text("promotion_state") == "retired":
+		return "retired: no machine gets it again"
+	case e.ResourceType != "System::NodeInstance":
+		return ""
+	case e.After["replacement"] != nil:
+		return "replaced" + fates[text("machine")]
+	case begun[text("intent")] != "":
+		return begun[text("intent")] + fates[text("machine")]
+	}
+	return ""
+}
 
 // Touched are the ids of what a plan concerns.
 type Touched struct {

@@ -24,6 +24,7 @@ type PolicyStatement struct {
 	Verdict        string          `json:"verdict"`
 	Scope          Scope           `json:"scope"`
 	UserID         store.UserID    `json:"user_id"`
+	Chain          *store.Head     `json:"chain,omitempty"`
 }
 
 // Unset is the verdict of a statement that takes a policy back.
@@ -44,38 +45,69 @@ type policyRecord struct {
 	Signature []byte          `json:"signature"`
 }
 
-// standing are the account's policies by its audit chain: what a person has signed and none has taken back. The table
-// of policies is a copy of it: a row that somebody writes there by hand can only make things stricter, and one that
-// somebody removes there still stands.
+// policyHistory is what an account's audit chain says of its policies.
+type policyHistory struct {
+	stand map[string]policyRecord // that a person has signed, and none has taken back
+	last  map[string]int64        // sequence of the last record that counts of a category and scope
+	used  map[store.PolicyID]bool // a record that is copied to the end of the chain says nothing new
+	odd   []Finding               // rows that do not count, and why
+}
+
+// standing are the account's policies by its audit chain. The table of policies is a copy of it: a row that somebody writes
+// there by hand can only make things stricter, and one that somebody removes there still stands.
 func (s *Service) standing(ctx context.Context, v *store.View, acct store.AccountID) (map[string]policyRecord, error) {
+	h, err := s.policyHistory(ctx, v, acct)
+	return h.stand, err
+}
+
+func (s *Service) policyHistory(ctx context.Context, v *store.View, acct store.AccountID) (policyHistory, error) {
+	h := policyHistory{stand: map[string]policyRecord{}, last: map[string]int64{}, used: map[store.PolicyID]bool{}}
 	rows, err := store.AuditOf(ctx, v, acct, policyType, "")
 	if err != nil || len(rows) == 0 {
-		return nil, err
+		return h, err
 	}
 	known, err := s.known(ctx, v, acct)
 	if err != nil {
-		return nil, err
+		return h, err
 	}
-	stand, used := map[string]policyRecord{}, map[store.PolicyID]bool{}
 	for _, row := range rows {
 		var r policyRecord
-		if !decode(row.New, &r) || r.Policy.AccountID != acct || string(r.Policy.PolicyID) != row.ResourceID {
-			continue
-		}
-		if !s.policyFits(known, row.Sequence, r) {
-			continue
-		}
-		if r.Policy.Verdict == Unset {
-			if now, there := stand[r.Policy.key()]; there && now.Policy.PolicyID == r.Policy.PolicyID {
-				delete(stand, r.Policy.key())
-			}
-			continue
-		}
-		if !used[r.Policy.PolicyID] { // a record that is copied to the end of the chain says nothing new
-			stand[r.Policy.key()], used[r.Policy.PolicyID] = r, true
+		switch {
+		case !decode(row.New, &r) || r.Policy.AccountID != acct || string(r.Policy.PolicyID) != row.ResourceID:
+			h.odds(row, "it is no record of a policy")
+		case !s.policyFits(known, row.Sequence, r):
+			h.odds(row, "the policy's signature is not by an administrator's human key")
+		case h.outdated(r.Policy):
+			h.odds(row, "it was signed before the policy that stands before it")
+		case r.Policy.Verdict != Unset && h.used[r.Policy.PolicyID]:
+			h.odds(row, "it repeats an earlier record of the policy")
+		default:
+			h.apply(r, row.Sequence)
 		}
 	}
-	return stand, nil
+	return h, nil
+}
+
+func (h *policyHistory) odds(row store.AuditEntry, reason string) {
+	h.odd = append(h.odd, Finding{"audit", string(row.ID), reason})
+}
+
+// outdated says whether a statement was signed before what was last said of the same category and scope: one that was never
+// used must not undo that.
+func (h *policyHistory) outdated(p PolicyStatement) bool {
+	return p.Chain != nil && p.Chain.Rows < h.last[p.key()]
+}
+
+func (h *policyHistory) apply(r policyRecord, sequence int64) {
+	key := r.Policy.key()
+	if r.Policy.Verdict != Unset {
+		h.stand[key], h.used[r.Policy.PolicyID], h.last[key] = r, true, sequence
+		return
+	}
+	if now, there := h.stand[key]; there && now.Policy.PolicyID == r.Policy.PolicyID {
+		delete(h.stand, key)
+		h.last[key] = sequence
+	}
 }
 
 // policyFits says whether somebody has signed a record who could then.
@@ -101,6 +133,21 @@ type PolicyView struct {
 	Note           *string         `json:"note"` // of a row that does not count
 }
 
+// tightens says whether a row that nobody has signed makes anything stricter than what people have signed of its category, or the
+// default, says without it.
+func tightens(row handRow, stand map[string]policyRecord) bool {
+	loosest := Default(row.ActionCategory)
+	if r, there := stand[PolicyStatement{ActionCategory: row.ActionCategory}.key()]; there {
+		loosest = Verdict(r.Policy.Verdict)
+	}
+	for _, r := range stand {
+		if r.Policy.ActionCategory == row.ActionCategory && rankOf(Verdict(r.Policy.Verdict)) < rankOf(loosest) {
+			loosest = Verdict(r.Policy.Verdict)
+		}
+	}
+	return len(row.scope.given()) <= 1 && rankOf(Verdict(row.Verdict)) > rankOf(loosest)
+}
+
 // Policies are all categories with what applies to them.
 func (s *Service) Policies(ctx context.Context, v *store.View, acct store.AccountID) ([]PolicyView, error) {
 	stand, err := s.standing(ctx, v, acct)
@@ -120,6 +167,9 @@ func (s *Service) Policies(ctx context.Context, v *store.View, acct store.Accoun
 		return nil, err
 	}
 	for _, row := range rows {
+		if !tightens(row, stand) {
+			continue // it counts as absent; audit verify names it
+		}
 		note, by, id := "written by hand: it can only make things stricter", string(row.MadeBy), row.ID
 		out = append(out, PolicyView{ActionCategory: row.ActionCategory, Verdict: row.Verdict, Source: "account", Scope: row.scope,
 			PolicyID: &id, SetBy: &by, Note: &note})
@@ -147,18 +197,24 @@ type PolicyInput struct {
 // SetPolicy writes a policy that a person has signed, or takes one back.
 func (s *Service) SetPolicy(ctx context.Context, tx *store.Tx, acct store.AccountID, in PolicyInput) (PolicyView, error) {
 	p := in.Policy
-	if err := checkNew(ctx, &tx.View, acct, p); err != nil {
+	if err := s.checkNew(ctx, &tx.View, acct, p); err != nil {
 		return PolicyView{}, err
 	}
 	u, err := s.signedBy(ctx, &tx.View, acct, p, in.Signature)
 	if err != nil {
 		return PolicyView{}, err
 	}
-	stand, err := s.standing(ctx, &tx.View, acct)
+	if err := standsOn(ctx, &tx.View, p.Chain); err != nil {
+		return PolicyView{}, err
+	}
+	h, err := s.policyHistory(ctx, &tx.View, acct)
 	if err != nil {
 		return PolicyView{}, err
 	}
-	before, there := stand[p.key()]
+	if h.outdated(p) {
+		return PolicyView{}, schema.Errorf(schema.Conflict, "the policy of %s was changed after this was signed", p.ActionCategory)
+	}
+	before, there := h.stand[p.key()]
 	if p.Verdict == Unset && (!there || before.Policy.PolicyID != p.PolicyID) {
 		return PolicyView{}, schema.Errorf(schema.NotFound, "no policy of the account for %s in this scope", p.ActionCategory)
 	}
@@ -213,11 +269,15 @@ func (s *Service) PreparePolicy(ctx context.Context, tx *store.Tx, acct store.Ac
 	} else {
 		p.PolicyID = store.PolicyID(tx.NewID())
 	}
-	if err := checkNew(ctx, &tx.View, acct, p); err != nil {
+	if err := s.checkNew(ctx, &tx.View, acct, p); err != nil {
 		return p, err
 	}
 	k, err := s.StandingKey(ctx, &tx.View, acct)
+	if err != nil {
+		return p, err
+	}
 	p.UserID = k.UserID
+	p.Chain, err = headNow(ctx, &tx.View)
 	return p, err
 }
 
@@ -237,11 +297,11 @@ func (s *Service) StandingKey(ctx context.Context, v *store.View, acct store.Acc
 
 // checkNew refuses a statement that can't be set now: also one that was set before, which anybody who reads the record
 // could send again.
-func checkNew(ctx context.Context, v *store.View, acct store.AccountID, p PolicyStatement) error {
+func (s *Service) checkNew(ctx context.Context, v *store.View, acct store.AccountID, p PolicyStatement) error {
 	if err := checkPolicy(p); err != nil || p.Verdict == Unset {
 		return err
 	}
-	if err := p.Scope.check(ctx, v, acct); err != nil {
+	if err := s.checkScope(ctx, v, p); err != nil {
 		return err
 	}
 	before, err := store.AuditOf(ctx, v, acct, policyType, string(p.PolicyID))
@@ -267,8 +327,8 @@ func checkPolicy(p PolicyStatement) error {
 		return schema.InvalidArgument("/verdict", Plain(p.Verdict, 64),
 			"verdict must be one of: auto_approve, notify_and_proceed, require_approval, block")
 	}
-	if strings.HasSuffix(p.ActionCategory, "_force") && rank < strictness[RequireApproval] {
-		return schema.InvalidArgument("/verdict", p.Verdict, "%s can't be lowered: every force is decided by a person", p.ActionCategory)
+	if alwaysDecided(p.ActionCategory) && rank < strictness[RequireApproval] {
+		return schema.InvalidArgument("/verdict", p.Verdict, "%s can't be lowered: a person's human key decides each such call", p.ActionCategory)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"powernode/schema"
 	"powernode/store"
@@ -35,7 +36,38 @@ func (s Scope) given() []string {
 	return out
 }
 
-// check refuses a scope that no call would ever fit: a policy that a person has signed does not stand without effect.
+// checkScope refuses a scope that no call of the category would ever fit: a policy that a person has signed does not stand
+// without effect.
+func (s *Service) checkScope(ctx context.Context, v *store.View, p PolicyStatement) error {
+	if err := p.Scope.check(ctx, v, p.AccountID); err != nil {
+		return err
+	}
+	if !p.Scope.placed() || slices.Contains(joins, p.ActionCategory) {
+		return nil
+	}
+	var names []string
+	if s.Gated != nil {
+		for _, verb := range s.Gated(p.ActionCategory) {
+			clusters, networks := reachable(verb)
+			if (clusters && p.Scope.ClusterID != "") || (networks && p.Scope.NetworkID != "") {
+				return nil
+			}
+			names = append(names, verb.Name)
+		}
+	}
+	given, value := p.Scope.given()[0], string(p.Scope.ClusterID+store.ClusterID(p.Scope.NetworkID))
+	place := strings.TrimSuffix(given, "_id")
+	if len(names) == 0 {
+		return schema.InvalidArgument("/scope/"+given, value, "no verb is gated by %s: its policy can't speak of one %s", p.ActionCategory, place)
+	}
+	return schema.InvalidArgument("/scope/"+given, value, "a policy of %s can't speak of one %s: %s names nothing that lies in one",
+		p.ActionCategory, place, strings.Join(names, ", "))
+}
+
+// joins are the categories that gate the agent API, which says of which cluster and network.
+var joins = []string{"system.runtime_k8s_cluster_bootstrap", "system.runtime_k8s_node_join"}
+
+// check refuses a scope that names nothing.
 func (s Scope) check(ctx context.Context, v *store.View, acct store.AccountID) error {
 	given := s.given()
 	if len(given) == 0 {

@@ -30,6 +30,9 @@ const (
 // it is no verb call: HTTP answers 401, MCP with a protocol error.
 var ErrNoCredential = errors.New("no valid credential")
 
+// ErrExpired says of a credential that is none any more that it has expired.
+var ErrExpired = fmt.Errorf("%w: it has expired", ErrNoCredential)
+
 // TokenStatement is what an administrator signs to make a credential. The secret is made where they sign; its hash alone
 // leaves there.
 type TokenStatement struct {
@@ -45,6 +48,7 @@ type TokenStatement struct {
 	SHA256    string          `json:"sha256"`   // of the secret
 	ExpiresAt *store.Time     `json:"expires_at"`
 	SignedBy  store.UserID    `json:"signed_by"`
+	Chain     *store.Head     `json:"chain,omitempty"`
 }
 
 // Bytes are the bytes that are signed.
@@ -114,9 +118,12 @@ func (s *Service) CallerByToken(ctx context.Context, v *store.View, secret strin
 	if err != nil {
 		return Caller{}, fmt.Errorf("look for the credential: %w", err)
 	}
-	c, _, err := s.tokenCaller(ctx, v, t)
-	if err == nil {
+	c, state, err := s.tokenCaller(ctx, v, t)
+	switch {
+	case err == nil:
 		s.used.note(t.ID, v.Now())
+	case state == tokenExpired && errors.Is(err, ErrNoCredential):
+		err = ErrExpired
 	}
 	return c, err
 }
@@ -227,6 +234,10 @@ func (s *Service) PrepareToken(ctx context.Context, tx *store.Tx, acct store.Acc
 		}
 		t.SignedBy = k.UserID
 	}
+	var err error
+	if t.Chain, err = headNow(ctx, &tx.View); err != nil {
+		return t, err
+	}
 	return t, s.checkToken(ctx, &tx.View, t)
 }
 
@@ -291,7 +302,7 @@ func (s *Service) SetToken(ctx context.Context, tx *store.Tx, acct store.Account
 	if _, err := s.administrator(ctx, &tx.View, acct, t.SignedBy, t.Bytes(), in.Signature); err != nil {
 		return TokenView{}, s.unsigned(err, acct, "token", string(t.TokenID))
 	}
-	if err := s.checkToken(ctx, &tx.View, t); err != nil {
+	if err := errors.Join(standsOn(ctx, &tx.View, t.Chain), s.checkToken(ctx, &tx.View, t)); err != nil {
 		return TokenView{}, err
 	}
 	row := store.Token{ID: t.TokenID, AccountID: acct, UserID: t.UserID, Name: t.Name, Hash: t.SHA256, Role: t.Role, ReadOnly: t.ReadOnly,

@@ -20,16 +20,22 @@ type Finding struct {
 
 // Proof is what walking the record found.
 type Proof struct {
-	Rows     int64     `json:"rows"` // of the audit chain, that fit
-	Findings []Finding `json:"findings"`
+	Rows     int64      `json:"rows"` // of the audit chain, that fit
+	Head     store.Head `json:"head"` // of the chain: noted elsewhere, it shows later that nothing was taken away
+	Findings []Finding  `json:"findings"`
 }
 
-// Prove walks the audit chain and holds every decision, policy, person, credential and human key against it. What it can't
-// show is what somebody who writes the database does with hashes that fit: take rows away from the chain's end, or add such
-// as need no signature, an emergency stop's end among them. Against that only another user for the platform helps.
-func (s *Service) Prove(ctx context.Context, v *store.View) (Proof, error) {
+// Prove walks the audit chain and holds every decision, policy, person, credential, human key and end of an emergency stop
+// against it. heads are ends that the chain had before: what this process has seen, and what a person has noted. What it can't
+// show is what somebody who writes the database does, with hashes that fit, to rows that nobody has signed since, in a time
+// when no control plane ran: take them away from the chain's end, or add such as need no signature; and, unless a person has
+// noted a head, the whole database put back to what it was. Against that only another user for the platform helps.
+func (s *Service) Prove(ctx context.Context, v *store.View, heads ...store.Head) (Proof, error) {
 	p := Proof{Findings: []Finding{}}
 	var err error
+	if p.Head, err = store.AuditHead(ctx, v); err != nil {
+		return p, err
+	}
 	p.Rows, err = store.VerifyAudit(ctx, v, nil)
 	var broken *store.BrokenAuditError
 	switch {
@@ -38,12 +44,22 @@ func (s *Service) Prove(ctx context.Context, v *store.View) (Proof, error) {
 	case err != nil:
 		return p, err
 	}
+	for _, head := range heads {
+		cut, err := Cut(ctx, v, head)
+		if err != nil {
+			return p, err
+		}
+		if cut != nil {
+			p.Findings = append(p.Findings, *cut)
+		}
+	}
 	accounts, err := store.Accounts(ctx, v)
 	if err != nil {
 		return p, fmt.Errorf("list accounts: %w", err)
 	}
 	for _, a := range accounts {
-		for _, prove := range []func(context.Context, *store.View, store.AccountID, *Proof) error{s.provePeople, s.proveTokens, s.provePolicies, s.proveOperations} {
+		for _, prove := range []func(context.Context, *store.View, store.AccountID, *Proof) error{s.provePeople, s.proveTokens, s.provePolicies,
+			s.proveOperations, s.proveEmergencies, s.proveHeads} {
 			if err := prove(ctx, v, a.ID, &p); err != nil {
 				return p, err
 			}
@@ -116,10 +132,11 @@ func rewritten(rows []store.AuditEntry) store.AuditEntryID {
 }
 
 func (s *Service) provePolicies(ctx context.Context, v *store.View, acct store.AccountID, p *Proof) error {
-	stand, err := s.standing(ctx, v, acct)
+	h, err := s.policyHistory(ctx, v, acct)
 	if err != nil {
 		return err
 	}
+	stand := h.stand
 	rows, err := store.Policies(ctx, v, acct, "")
 	if err != nil {
 		return fmt.Errorf("read policies: %w", err)
@@ -138,34 +155,7 @@ func (s *Service) provePolicies(ctx context.Context, v *store.View, acct store.A
 			p.add("policies", string(r.Policy.PolicyID), "it is recorded and signed, and its row is gone (%s, %s)", r.Policy.ActionCategory, r.Policy.Verdict)
 		}
 	}
-	return s.provePolicyRecords(ctx, v, acct, p)
-}
-
-func (s *Service) provePolicyRecords(ctx context.Context, v *store.View, acct store.AccountID, p *Proof) error {
-	rows, err := store.AuditOf(ctx, v, acct, policyType, "")
-	if err != nil {
-		return fmt.Errorf("read the record of policies: %w", err)
-	}
-	known, err := s.known(ctx, v, acct)
-	if err != nil {
-		return err
-	}
-	created := map[store.PolicyID]bool{}
-	for _, row := range rows {
-		var r policyRecord
-		if !decode(row.New, &r) || string(r.Policy.PolicyID) != row.ResourceID {
-			p.add("audit", string(row.ID), "it is no record of a policy")
-			continue
-		}
-		if !s.policyFits(known, row.Sequence, r) {
-			p.add("audit", string(row.ID), "the policy's signature is not by an administrator's human key")
-			continue
-		}
-		if r.Policy.Verdict != Unset && created[r.Policy.PolicyID] {
-			p.add("audit", string(row.ID), "it repeats an earlier record of the policy")
-		}
-		created[r.Policy.PolicyID] = true
-	}
+	p.Findings = append(p.Findings, h.odd...)
 	return nil
 }
 

@@ -97,6 +97,8 @@ type InstanceType struct {
 type Provider interface {
 	Type() string
 	Capabilities() []Capability
+	// Architectures are those of the machines that Create makes (amd64, arm64); none: the machines are what they are.
+	Architectures() []string
 	// ConfigKeys are the keys that a provider's config may have.
 	ConfigKeys() []string
 	// Regions and InstanceTypes are what a new provider of this type starts with.

@@ -55,6 +55,8 @@ type Tool struct {
 	Kind func(arguments json.RawMessage) Kind
 	// Call runs it. A *schema.Error is the tool's refusal, a *ProtocolError the request's; any other is internal.
 	Call func(ctx context.Context, c *Call) (*sdk.CallToolResult, error)
+	// Refused records a call that is refused for what stands beside its arguments, and answers why; nil: nothing is recorded.
+	Refused func(ctx context.Context, c *Call, refusal *schema.Error) error
 }
 
 // Declared is a tool with a declaration like the contract's. It is listed, and its arguments are validated, as a verb is.
@@ -102,6 +104,7 @@ type Reference struct {
 type Call struct {
 	Principal
 	ID        string             // under which it may be sent again; empty: none
+	Fresh     bool               // nothing was ever sent under the ID before
 	Version   string             // the protocol revision in effect
 	Arguments json.RawMessage    // of a tool, as the client wrote them; nil: none were given
 	URI       string             // of a resource

@@ -83,6 +83,10 @@ var envelopeKeys = []string{"jsonrpc", "id", "method", "params", "result", "erro
 func readEnvelope(raw []byte) (envelope, error) {
 	var e envelope
 	if !json.Valid(raw) || !utf8.Valid(raw) {
+		if id, deep := tooDeep(raw); deep {
+			e.id = id
+			return e, invalidRequest("the message is nested deeper than %d levels", maxNesting)
+		}
 		return e, &ProtocolError{Code: codeParse, Message: "Parse error: the line is not one JSON document in UTF-8"}
 	}
 	members, err := fields(raw)

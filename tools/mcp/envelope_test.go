@@ -17,6 +17,7 @@ func FuzzEnvelope(f *testing.F) {
 		`{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}`, `[{}]`, `null`, `{`, "{\"\xff\":1}",
 		`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"URI":"a"}}`, `{"jsonrpc":"2.0","id":1e999,"method":"ping","params":null}`,
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","Arguments":[1],"arguments":null}}`,
+		`{"id":1,"a":` + strings.Repeat("[", maxNesting) + strings.Repeat("]", maxNesting) + `}`,
 	} {
 		f.Add([]byte(seed))
 	}

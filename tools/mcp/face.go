@@ -53,7 +53,7 @@ func (f *Face) serving() (*Server, error) {
 				f.fault = err
 				return
 			}
-			c.Tools = append(c.Tools, Tool{Listed: tool, Kind: f.kind(d), Call: f.call(d)})
+			c.Tools = append(c.Tools, Tool{Listed: tool, Kind: f.kind(d), Call: f.call(d), Refused: f.refused(d)})
 		}
 		if c.Resources, f.fault = f.resources(); f.fault != nil {
 			return
@@ -156,7 +156,7 @@ func waits(v *schema.Verb) bool {
 func (f *Face) call(d *tools.Definition) func(ctx context.Context, c *Call) (*sdk.CallToolResult, error) {
 	return func(ctx context.Context, c *Call) (*sdk.CallToolResult, error) {
 		defer f.progress(ctx, d, c)()
-		result, err := f.Platform.Call(ctx, c.Caller, tools.Request{Verb: d.Name(), Arguments: c.Arguments, CallID: c.ID})
+		result, err := f.Platform.Call(ctx, c.Caller, tools.Request{Verb: d.Name(), Arguments: c.Arguments, CallID: c.ID, Fresh: c.Fresh})
 		if err != nil {
 			return nil, err
 		}
@@ -170,6 +170,15 @@ func (f *Face) call(d *tools.Definition) func(ctx context.Context, c *Call) (*sd
 			}
 		}
 		return &sdk.CallToolResult{Content: content, RawStructuredContent: result.JSON}, nil
+	}
+}
+
+// refused leaves the execution event of a call that never became one of its verb's.
+func (f *Face) refused(d *tools.Definition) func(ctx context.Context, c *Call, refusal *schema.Error) error {
+	return func(ctx context.Context, c *Call, refusal *schema.Error) error {
+		_, err := f.Platform.Call(ctx, c.Caller,
+			tools.Request{Verb: d.Name(), Arguments: c.Arguments, CallID: c.ID, Fresh: c.Fresh, Refusal: refusal})
+		return err
 	}
 }
 
@@ -235,7 +244,7 @@ func (f *Face) mayShow(ctx context.Context, caller tools.Caller) bool {
 	verdict := governance.Block
 	err := f.Platform.DB.View(ctx, func(v *store.View) error {
 		var err error
-		verdict, err = f.Platform.Governance.Decide(ctx, v, caller, ElicitationCategory, governance.Scope{})
+		verdict, err = f.Platform.Governance.Decide(ctx, v, caller, ElicitationCategory, nil)
 		return err
 	})
 	if err != nil {

@@ -24,8 +24,6 @@ import (
 const (
 	// maxBody bounds a request over HTTP: arguments of 1 MiB, and what stands around them.
 	maxBody = 1<<20 + 64<<10
-	// atOnce is how many requests over HTTP are worked on at once; more are told to come again.
-	atOnce = 1000
 	// bodyWait is how long a request's body may take, and writeWait how long a client may take nothing of an answer.
 	bodyWait, writeWait = 30 * time.Second, 30 * time.Second
 	// keepEvery is how often a client that waits is shown that its call is alive.
@@ -46,6 +44,8 @@ type HTTPOptions struct {
 	// Known says whether a name or address, beside loopback, is one under which clients, and pages of browsers, reach the
 	// server; nil: there is none.
 	Known func(name string) bool
+	// Places bound how many requests are worked on at once; more are told to come again. nil: the server's own.
+	Places *tools.Places
 	// Stopping ends when the process is told to: calls that wait are cut off then. nil: never.
 	Stopping context.Context
 }
@@ -55,7 +55,6 @@ type HTTPOptions struct {
 type endpoint struct {
 	*Server
 	HTTPOptions
-	room chan struct{}
 	keep time.Duration
 }
 
@@ -65,7 +64,10 @@ func (s *Server) HTTP(o HTTPOptions) http.Handler {
 	if o.Stopping == nil {
 		o.Stopping = context.Background()
 	}
-	h := &endpoint{Server: s, HTTPOptions: o, room: make(chan struct{}, atOnce), keep: keepEvery}
+	if o.Places == nil {
+		o.Places = &tools.Places{}
+	}
+	h := &endpoint{Server: s, HTTPOptions: o, keep: keepEvery}
 	return h
 }
 
@@ -127,12 +129,11 @@ func (h *endpoint) serve(w http.ResponseWriter, r *http.Request) *refusal {
 	if err != nil {
 		return &refusal{status: http.StatusBadRequest, err: err.(*ProtocolError), id: e.id}
 	}
-	select {
-	case h.room <- struct{}{}:
-		defer func() { <-h.room }()
-	default:
+	leave, ok := h.Places.Take(principal.Caller)
+	if !ok {
 		return refuse(http.StatusServiceUnavailable, codeNotBegun, "Too many requests at once: nothing was changed").to(e.id).with("Retry-After", "1")
 	}
+	defer leave()
 	return h.take(r, p, principal, e, raw)
 }
 
@@ -310,7 +311,7 @@ func (h *endpoint) checkModern(r *http.Request, x *exchange) *refusal {
 	}
 	err := sdk.ValidateStandardHeaders(r.Header.Get, version, sdk.MCPMethod(x.method), x.params)
 	if err != nil {
-		return mismatch("%s", err)
+		return mismatch("%s", mismatched(err))
 	}
 	if x.method == string(sdk.MethodSubscriptionsListen) {
 		x.client.listening = x.id
@@ -382,7 +383,7 @@ func (h *endpoint) prepareCall(ctx context.Context, r *http.Request, x *exchange
 	if status == http.StatusBadRequest {
 		lookup := func(name string) (string, bool) { return r.Header.Get(name), len(r.Header.Values(name)) > 0 }
 		if err := sdk.ValidateParamHeadersLookup(lookup, &t.Listed, x.params); err != nil {
-			return nil, refuse(status, sdk.HEADER_MISMATCH, "Header mismatch: %s", err).to(x.id)
+			return nil, refuse(status, sdk.HEADER_MISMATCH, "Header mismatch: %s", mismatched(err)).to(x.id)
 		}
 	}
 	c.name = t.Listed.Name

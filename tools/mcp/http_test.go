@@ -338,6 +338,9 @@ func TestModernRequestMustSayInHeadersWhatItsBodySays(t *testing.T) {
 		code := 0
 		if e := got.last(t).Error; e != nil {
 			code = e.Code
+			if theirWords.MatchString(e.Message) {
+				t.Errorf("%s: refused in the library's words: %s", tt.name, e.Message)
+			}
 		}
 		if got.status != tt.status || code != tt.code || string(got.last(t).ID) != "1" {
 			t.Errorf("%s: status %d, code %d, want %d and %d: %s", tt.name, got.status, code, tt.status, tt.code, got.events)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	sdk "github.com/mark3labs/mcp-go/mcp"
@@ -27,35 +28,55 @@ func listed(v *schema.Verb) (sdk.Tool, error) {
 			IdempotentHint: &v.Annotations.Idempotent, OpenWorldHint: &closed}}, nil
 }
 
-// listedInput is the contract's input schema without the notes that are for us alone (x-…), on one line.
+// listedInput is the contract's input schema as it is listed, on one line: what a model needs to write a call. Bounds of
+// lengths and forms of words are left out, for assistants pay for each byte and the call is held to them all the same, by
+// the schema that platform_search_verbs tells whole.
 func listedInput(contract json.RawMessage) (json.RawMessage, error) {
 	var out bytes.Buffer
-	if err := withoutNotes(&out, contract); err != nil {
+	if err := condense(&out, contract); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
 }
 
-// withoutNotes copies a schema, its keys in their order. Names of properties are no keywords: those are kept.
-func withoutNotes(out *bytes.Buffer, raw json.RawMessage) error {
+// unlisted says whether a keyword of the contract is left out: the notes that are for us alone, and the bounds.
+func unlisted(key string, value json.RawMessage) bool {
+	switch key {
+	case "minLength", "maxLength", "minItems", "maxItems", "pattern":
+		return true
+	case "minimum":
+		return string(value) == "0" || string(value) == "1" // what anybody expects
+	case "format":
+		return string(value) == `"uuid"` // the name and the description say that it is an id
+	case "default":
+		return slices.Contains([]string{"false", "{}", "[]", `""`}, string(value))
+	}
+	return strings.HasPrefix(key, "x-")
+}
+
+// condense copies a schema, its keys in their order. Names of properties are no keywords: those are kept.
+func condense(out *bytes.Buffer, raw json.RawMessage) error {
 	members, err := fields(raw)
 	if err != nil {
 		return json.Compact(out, raw) // no object: true, a list, a word
 	}
+	brief := slices.ContainsFunc(members, func(m field) bool { return m.key == "x-brief" })
 	out.WriteByte('{')
 	first := true
 	for _, m := range members {
-		if strings.HasPrefix(m.key, "x-") {
+		if unlisted(m.key, m.raw) || brief && m.key == "properties" {
 			continue
 		}
 		if err := writeKey(out, &first, m.key); err != nil {
 			return err
 		}
-		switch m.key {
-		case "properties":
+		switch {
+		case m.key == "properties":
 			err = eachProperty(out, m.raw)
-		case "items", "additionalProperties":
-			err = withoutNotes(out, m.raw)
+		case brief && m.key == "additionalProperties":
+			out.WriteString("true") // its keys are told elsewhere
+		case m.key == "items", m.key == "additionalProperties":
+			err = condense(out, m.raw)
 		default:
 			err = json.Compact(out, m.raw)
 		}
@@ -78,7 +99,7 @@ func eachProperty(out *bytes.Buffer, raw json.RawMessage) error {
 		if err := writeKey(out, &first, m.key); err != nil {
 			return err
 		}
-		if err := withoutNotes(out, m.raw); err != nil {
+		if err := condense(out, m.raw); err != nil {
 			return err
 		}
 	}

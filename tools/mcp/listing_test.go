@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -46,7 +47,7 @@ func names(tools []tool) []string {
 
 func TestListingStaysWithinItsBudget(t *testing.T) {
 	t.Parallel()
-	const maxTools, maxWithout, maxWith, maxName, maxDescription = 96, 64 << 10, 96 << 10, 45, 400
+	const maxTools, maxWithout, maxWith, maxEach, maxName, maxDescription = 96, 64 << 10, 96 << 10, 780, 45, 400
 	tools := list(t, toolstest.New(t), "", false)
 	with, err := json.Marshal(tools)
 	if err != nil {
@@ -61,6 +62,9 @@ func TestListingStaysWithinItsBudget(t *testing.T) {
 	}
 	without := len(with) - outputs
 	t.Logf("%d tools, %d bytes without output schemas, %d with", len(tools), without, len(with))
+	if each := without / len(tools); each > maxEach {
+		t.Errorf("%d bytes a tool, at most %d: there are more to come", each, maxEach)
+	}
 	if len(tools) == 0 || len(tools) > maxTools || without > maxWithout || len(with) > maxWith {
 		t.Errorf("default list: %d tools (at most %d), %d bytes without output schemas (%d), %d with (%d)", len(tools), maxTools, without, maxWithout,
 			len(with), maxWith)
@@ -145,6 +149,67 @@ func TestListedSchemasStayInTheSubsetThatClientsTake(t *testing.T) {
 			t.Errorf("%s: the output schema is described", l.Name)
 		}
 	}
+}
+
+// dropped are the keywords of the contract that a listing may leave out, with the values that it may leave out; nil: any.
+// A call is held to all of them.
+var dropped = map[string][]string{"minLength": nil, "maxLength": nil, "minItems": nil, "maxItems": nil, "pattern": nil,
+	"minimum": {"0", "1"}, "format": {`"uuid"`}, "default": {"false", "{}", "[]", `""`}, "x-null-clears": nil, "x-refusal": nil, "x-brief": nil}
+
+// What is listed lets through all that is accepted, and says nothing else of it than the contract does.
+func TestListedSchemasSayWhatIsHeldToAndLeaveOutBoundsAlone(t *testing.T) {
+	t.Parallel()
+	env := toolstest.New(t)
+	brief := 0
+	var same func(at string, contract, listed json.RawMessage)
+	same = func(at string, contract, listed json.RawMessage) {
+		var want, got map[string]json.RawMessage
+		if json.Unmarshal(contract, &want) != nil || json.Unmarshal(listed, &got) != nil {
+			t.Errorf("%s: %s is listed as %s", at, contract, listed)
+			return
+		}
+		for key := range got {
+			if want[key] == nil {
+				t.Errorf("%s: %s is listed and not declared", at, key)
+			}
+		}
+		_, isBrief := want["x-brief"]
+		for key, value := range want {
+			told, there := got[key]
+			values, may := dropped[key]
+			switch {
+			case isBrief && key == "properties" && !there, isBrief && key == "additionalProperties" && string(told) == "true":
+				brief++
+			case !there && (!may || values != nil && !slices.Contains(values, string(value))):
+				t.Errorf("%s: %s %s is left out", at, key, value)
+			case !there:
+			case key == "properties":
+				var declared, shown map[string]json.RawMessage
+				if json.Unmarshal(value, &declared) != nil || json.Unmarshal(told, &shown) != nil || len(declared) != len(shown) {
+					t.Errorf("%s: properties %s are listed as %s", at, value, told)
+				}
+				for name := range declared {
+					same(at+"/"+name, declared[name], shown[name])
+				}
+			case key == "items", key == "additionalProperties" && value[0] == '{':
+				same(at+"/"+key, value, told)
+			case !equalJSON(value, told):
+				t.Errorf("%s: %s is %s in the contract, and listed as %s", at, key, value, told)
+			}
+		}
+	}
+	for _, l := range list(t, env, "all", false) {
+		d, _ := env.Platform.Lookup(l.Name)
+		same(l.Name, d.Contract().Input, l.InputSchema)
+	}
+	if brief == 0 {
+		t.Error("no object is listed without its keys")
+	}
+}
+
+func equalJSON(a, b json.RawMessage) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
 // Keywords that all large clients take. The ones of an input's bounds are ours to enforce; others may ignore them.

@@ -106,6 +106,7 @@ type exchange struct {
 	envelope
 	meta   meta
 	callID string
+	fresh  bool      // see Message
 	call   *toolCall // of tools/call
 	client *client
 	fault  *ProtocolError // in place of the SDK's answer
@@ -118,7 +119,7 @@ func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{})
 
 // newCall is what a handler gets.
 func (x *exchange) newCall(ctx context.Context) *Call {
-	return &Call{Principal: x.Principal, ID: x.callID, Version: x.version(), client: x.client, meta: x.meta,
+	return &Call{Principal: x.Principal, ID: x.callID, Fresh: x.fresh, Version: x.version(), client: x.client, meta: x.meta,
 		capabilities: x.client.declared(ctx)}
 }
 
@@ -155,12 +156,13 @@ func (x *exchange) refuse(ctx context.Context, s *Server, err error) error {
 func (s *Server) call(t *Tool) server.ToolHandlerFunc {
 	return func(ctx context.Context, req sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		x := exchangeOf(ctx)
-		if x.call.refusal != nil {
-			return refused(x.call.refusal)
-		}
 		c := x.newCall(ctx)
 		c.Arguments, c.Responses, c.State = x.call.arguments, req.Params.InputResponses, req.Params.RequestState
-		result, err := t.Call(ctx, c)
+		call := t.Call
+		if x.call.refusal != nil {
+			call = t.refuses(x.call.refusal)
+		}
+		result, err := call(ctx, c)
 		var coded *schema.Error
 		switch {
 		case errors.As(err, &coded) && (coded.Code != schema.Internal || ctx.Err() == nil):
@@ -175,6 +177,16 @@ func (s *Server) call(t *Tool) server.ToolHandlerFunc {
 			return nil, x.refuse(ctx, s, err)
 		}
 		return result, nil
+	}
+}
+
+// refuses answers a call of a tool that is refused for what stands beside its arguments.
+func (t *Tool) refuses(refusal *schema.Error) func(ctx context.Context, c *Call) (*sdk.CallToolResult, error) {
+	return func(ctx context.Context, c *Call) (*sdk.CallToolResult, error) {
+		if t.Refused != nil {
+			return nil, t.Refused(ctx, c, refusal)
+		}
+		return nil, refusal
 	}
 }
 
@@ -253,8 +265,8 @@ func promptArguments(p sdk.Prompt, params json.RawMessage) (map[string]string, e
 		}
 	}
 	for _, a := range p.Arguments {
-		if a.Required && values[a.Name] == "" {
-			return nil, invalid("missing required argument %s", a.Name)
+		if a.Required && strings.TrimSpace(values[a.Name]) == "" {
+			return nil, invalid("missing required argument %s, or it is blank", a.Name)
 		}
 	}
 	return values, nil
@@ -306,6 +318,9 @@ func (k completer) complete(ctx context.Context, ref Reference, a sdk.CompleteAr
 	*sdk.Completion, error) {
 	x := exchangeOf(ctx)
 	ref.Argument, ref.Value, ref.Others = a.Name, a.Value, others.Arguments
+	if err := k.s.checkReference(ref); err != nil {
+		return nil, x.refuse(ctx, k.s, err)
+	}
 	values, err := k.s.Catalogue.Complete(ctx, x.newCall(ctx), ref)
 	if err != nil {
 		return nil, x.refuse(ctx, k.s, err)
@@ -364,6 +379,9 @@ func (s *Server) handle(ctx context.Context, x *exchange, raw json.RawMessage) (
 			answer = &reply{ID: x.id, Error: &ProtocolError{Code: codeInternal, Message: "Internal error"}}
 		}
 	}()
+	if err := s.checkRequest(x); err != nil && x.id != nil {
+		return new(s.failure(x.id, err))
+	}
 	ctx = s.core.WithContext(context.WithValue(ctx, exchangeKey{}, x), x.client)
 	if x.call != nil {
 		var err error
@@ -383,12 +401,7 @@ func (s *Server) handle(ctx context.Context, x *exchange, raw json.RawMessage) (
 	case sdk.JSONRPCResponse:
 		return &reply{ID: x.id, Result: a.Result}
 	case sdk.JSONRPCError:
-		if strings.HasPrefix(a.Error.Message, "unparsable ") { // it goes on in the words of Go
-			a.Error = sdk.JSONRPCErrorDetails{Code: codeInvalidParams, Message: "Invalid params: " + x.method + " takes a value of another type"}
-		}
-		// The SDK repeats what a client has written, however long it is.
-		refused := &ProtocolError{Code: a.Error.Code, Message: schema.Message(a.Error.Message), Data: a.Error.Data}
-		return &reply{ID: x.id, Error: x.addressed(refused)}
+		return &reply{ID: x.id, Error: x.addressed(x.refusedBy(a.Error))}
 	}
 	return new(s.failure(x.id, fmt.Errorf("answer of type %T", said)))
 }
@@ -396,14 +409,24 @@ func (s *Server) handle(ctx context.Context, x *exchange, raw json.RawMessage) (
 // maxURI is how long an address may be to be repeated.
 const maxURI = 2048
 
-// addressed names, in a refusal to read a document, the address that was asked for: the protocol wants it there.
-func (x *exchange) addressed(e *ProtocolError) *ProtocolError {
+// uri is the address that a request is about; empty: none.
+func (x *exchange) uri() string {
 	var asked struct {
 		URI string `json:"uri"`
 	}
+	if json.Unmarshal(x.params, &asked) != nil {
+		return ""
+	}
+	return asked.URI
+}
+
+// addressed names, in a refusal to read a document, the address that was asked for: the protocol wants it there.
+func (x *exchange) addressed(e *ProtocolError) *ProtocolError {
+	asked := struct {
+		URI string `json:"uri"`
+	}{x.uri()}
 	refused := e.Code == sdk.RESOURCE_NOT_FOUND || e.Code == codeInvalidParams
-	if x.method != string(sdk.MethodResourcesRead) || !refused || json.Unmarshal(x.params, &asked) != nil ||
-		asked.URI == "" || len(asked.URI) > maxURI {
+	if x.method != string(sdk.MethodResourcesRead) || !refused || asked.URI == "" || len(asked.URI) > maxURI {
 		return e
 	}
 	switch data := e.Data.(type) {

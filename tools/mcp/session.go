@@ -152,7 +152,7 @@ func beside(method string) bool {
 
 // exchange is a message with what its handler needs to know. A request of the stateless era has nothing of a session.
 func (s *session) exchange(m Message, e envelope, call *toolCall) *exchange {
-	x := &exchange{Principal: s.principal, envelope: e, meta: readMeta(e.params), callID: m.CallID, call: call, client: s.client}
+	x := &exchange{Principal: s.principal, envelope: e, meta: readMeta(e.params), callID: m.CallID, fresh: m.Fresh, call: call, client: s.client}
 	if sdk.IsModernProtocol(x.meta.version) {
 		x.client = s.server.newClient(s.principal, s)
 		x.client.gone = s.client.gone

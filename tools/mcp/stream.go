@@ -12,9 +12,11 @@ import (
 // maxMessage bounds one message; arguments are bounded lower, by the contract.
 const maxMessage = 8 << 20
 
-// Message is one message of a client. CallID names a call that may be sent again; it comes back with the answer.
+// Message is one message of a client. CallID names a call that may be sent again; it comes back with the answer. Fresh
+// says that nothing was ever sent under it before.
 type Message struct {
 	CallID string
+	Fresh  bool
 	Raw    []byte
 }
 

@@ -39,6 +39,7 @@ type Face struct {
 	Version      string
 	Log          zerolog.Logger
 	Authenticate Authenticate
+	Places       *tools.Places // bound how many requests are worked on at once; nil: the face's own
 }
 
 // route is one path with its methods.
@@ -82,6 +83,9 @@ func (f *Face) Handler() (http.Handler, error) {
 	documents, err := readDocuments()
 	if err != nil {
 		return nil, err
+	}
+	if f.Places == nil {
+		f.Places = &tools.Places{}
 	}
 	mux := http.NewServeMux()
 	for _, each := range f.routes(&surface{platform: f.Platform, documents: documents}) {
@@ -131,8 +135,24 @@ func (f *Face) serve(w http.ResponseWriter, r *http.Request, to route) {
 	if !to.query {
 		do = withoutQuery(do)
 	}
-	a, err := do(w, r, caller)
+	a, err := f.placed(do)(w, r, caller)
 	f.write(w, a, err)
+}
+
+// placed works on a request when there is a place for its caller; what needs no credential takes none.
+func (f *Face) placed(do answerer) answerer {
+	return func(w http.ResponseWriter, r *http.Request, c tools.Caller) (answer, error) {
+		if c.ID == "" {
+			return do(w, r, c)
+		}
+		leave, ok := f.Places.Take(c)
+		if !ok {
+			w.Header().Set("Retry-After", "1")
+			return answer{}, schema.Errorf(schema.Unavailable, "too many requests at once: nothing was changed")
+		}
+		defer leave()
+		return do(w, r, c)
+	}
 }
 
 // withoutQuery refuses a query where none is declared: what nobody reads must not look as if it had been taken.

@@ -25,11 +25,12 @@ type house struct {
 	*toolstest.Env
 	url     string
 	callers map[string]tools.Caller
+	places  *tools.Places
 }
 
 func newHouse(t *testing.T) *house {
 	t.Helper()
-	h := &house{Env: toolstest.New(t)}
+	h := &house{Env: toolstest.New(t), places: &tools.Places{}}
 	h.callers = map[string]tools.Caller{"agent": h.Caller, "admin": governance.PersonCaller(h.Person),
 		"operator": h.AddPerson(t, "op@example.org", governance.RoleOperator), "viewer": h.AddPerson(t, "view@example.org", governance.RoleViewer)}
 	reader := h.callers["admin"]
@@ -38,7 +39,7 @@ func newHouse(t *testing.T) *house {
 	narrow := h.callers["admin"]
 	narrow.Toolsets = []string{"sdwan"}
 	h.callers["narrow"] = narrow
-	face := &rest.Face{Platform: h.Platform, Version: "test", Log: h.Platform.Log, Authenticate: h.authenticate}
+	face := &rest.Face{Platform: h.Platform, Version: "test", Log: h.Platform.Log, Authenticate: h.authenticate, Places: h.places}
 	handler, err := face.Handler()
 	if err != nil {
 		t.Fatal(err)
@@ -379,6 +380,12 @@ func TestOperationIsSeenAndDecidedByPeopleAlone(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", tt.name, got.status, got.raw, tt.want)
 		}
 	}
+	for _, query := range []string{"limit=0", "limit=501", "limit=x", "limit=1.5", "cursor=x", "limit=1&limit=2"} {
+		got := h.do(t, request{method: "GET", path: "/api/v1/operations?" + query, token: "operator"})
+		if got.status != 400 || got.code() != schema.InvalidArguments {
+			t.Errorf("operations with %s: %d %s, want 400", query, got.status, got.raw)
+		}
+	}
 	listed := h.do(t, request{method: "GET", path: "/api/v1/operations?status=pending", token: "operator"})
 	if rows, _ := listed.body.Data["operations"].([]any); len(rows) != 1 {
 		t.Errorf("pending: %s, want one", listed.raw)
@@ -402,7 +409,7 @@ func TestPolicyIsSetAndTakenBackWithASignature(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	const at = "/api/v1/policies/sdwan.network_create"
-	sign := func(prepared reply) (policyID, signature string) {
+	sign := func(prepared reply) (policyID, signed string) {
 		raw, err := json.Marshal(prepared.body.Data["statement"])
 		if err != nil {
 			t.Fatal(err)
@@ -411,18 +418,18 @@ func TestPolicyIsSetAndTakenBackWithASignature(t *testing.T) {
 		if err := json.Unmarshal(raw, &s); err != nil {
 			t.Fatal(err)
 		}
-		encoded, err := json.Marshal(governance.Sign(h.Key, s.Bytes()))
+		encoded, err := json.Marshal(toolstest.Object{"signature": governance.Sign(h.Key, s.Bytes()), "chain": s.Chain})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(s.PolicyID), string(encoded)
+		return string(s.PolicyID), strings.Trim(string(encoded), "{}")
 	}
 	prepared := h.do(t, request{method: "GET", path: at + "?verdict=block&role=agent", token: "admin"})
 	if prepared.status != 200 {
 		t.Fatalf("prepare: %d %s", prepared.status, prepared.raw)
 	}
-	id, signature := sign(prepared)
-	body := `{"verdict": "block", "scope": {"role": "agent"}, "policy_id": "` + id + `", "signature": ` + signature + `}`
+	id, signed := sign(prepared)
+	body := `{"verdict": "block", "scope": {"role": "agent"}, "policy_id": "` + id + `", ` + signed + `}`
 	for _, tt := range []struct {
 		name string
 		in   request
@@ -439,6 +446,8 @@ func TestPolicyIsSetAndTakenBackWithASignature(t *testing.T) {
 		{"another category than was signed", request{method: "PUT", path: "/api/v1/policies/system.node_create", token: "admin", body: body}, 403},
 		{"a verdict that there is not", request{method: "PUT", path: at, token: "admin", body: strings.Replace(body, "block", "deny", 1)}, 400},
 		{"a misspelt scope", request{method: "PUT", path: at, token: "admin", body: strings.Replace(body, `"role"`, `"roll"`, 1)}, 400},
+		{"over another record than was signed", request{method: "PUT", path: at, token: "admin", body: strings.Replace(body, `"rows":`, `"rows":1`, 1)}, 403},
+		{"without the head that was signed", request{method: "PUT", path: at, token: "admin", body: body[:strings.Index(body, `"chain":`)] + body[strings.Index(body, `"signature":`):]}, 403},
 		{"no signature", request{method: "PUT", path: at, token: "admin", body: `{"verdict": "block", "policy_id": "` + id + `"}`}, 400},
 		{"an unknown category", request{method: "GET", path: "/api/v1/policies/sdwan.network_creat", token: "viewer"}, 404},
 		{"a query that is not declared", request{method: "GET", path: at + "?verdit=block", token: "viewer"}, 400},
@@ -455,8 +464,8 @@ func TestPolicyIsSetAndTakenBackWithASignature(t *testing.T) {
 	if got := h.call(t, "agent", "system_sdwan_create_network", `{"name": "a"}`); got.code() != schema.BlockedByPolicy {
 		t.Errorf("create under the policy: %d %s", got.status, got.raw)
 	}
-	_, signature = sign(h.do(t, request{method: "GET", path: at + "?verdict=unset&role=agent", token: "admin"}))
-	got := h.do(t, request{method: "DELETE", path: at, token: "admin", body: `{"scope": {"role": "agent"}, "signature": ` + signature + `}`})
+	_, signed = sign(h.do(t, request{method: "GET", path: at + "?verdict=unset&role=agent", token: "admin"}))
+	got := h.do(t, request{method: "DELETE", path: at, token: "admin", body: `{"scope": {"role": "agent"}, ` + signed + `}`})
 	if got.status != 200 || got.body.Data["source"] != "default" {
 		t.Fatalf("unset: %d %s", got.status, got.raw)
 	}
@@ -484,5 +493,50 @@ func TestOtherAccountSeesNothing(t *testing.T) {
 	}
 	if got := h.do(t, request{method: "GET", path: "/api/v1/operations", token: "foreign"}); len(got.body.Data["operations"].([]any)) != 0 {
 		t.Errorf("operations: %s, want none", got.raw)
+	}
+}
+
+func TestOperationsComeInPages(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	var want []string
+	for _, name := range []string{"a", "b", "c"} {
+		parked := h.call(t, "agent", "request_confirmation",
+			`{"action_description": "x", "tool_name": "system_sdwan_create_network", "tool_arguments": {"name": "`+name+`"}}`)
+		want = append([]string{parked.body.Data["deferred_operation_id"].(string)}, want...)
+	}
+	list := func(query string) toolstest.Object {
+		t.Helper()
+		got := h.do(t, request{method: "GET", path: "/api/v1/operations?" + query, token: "operator"})
+		if got.status != 200 {
+			t.Fatalf("operations with %s: %d %s", query, got.status, got.raw)
+		}
+		return got.body.Data
+	}
+	var seen []string
+	query, pages := "limit=2", 0
+	for query != "" {
+		page := list(query)
+		for _, o := range page["operations"].([]any) {
+			seen = append(seen, o.(toolstest.Object)["id"].(string))
+		}
+		more, cursor := page["has_more"].(bool), page["next_cursor"]
+		if pages++; page["count"] != 3.0 || more != (cursor != nil) || pages > 2 {
+			t.Fatalf("page %d: count %v, has_more %t, next_cursor %v", pages, page["count"], more, cursor)
+		}
+		query = ""
+		if more {
+			query = "limit=2&cursor=" + cursor.(string)
+			other := h.do(t, request{method: "GET", path: "/api/v1/operations?status=pending&" + query, token: "operator"})
+			if other.status != 400 || other.body.Error.Message != "cursor is not one that this verb issued" {
+				t.Errorf("the cursor of another filter: %d %s, want 400", other.status, other.raw)
+			}
+		}
+	}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("operations (-want +got):\n%s", diff)
+	}
+	if all := list(""); len(all["operations"].([]any)) != 3 || all["has_more"] != false || all["next_cursor"] != nil {
+		t.Errorf("without pages: %v", all)
 	}
 }

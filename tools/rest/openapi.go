@@ -147,9 +147,9 @@ func addPeople(paths map[string]map[string]operation) error {
 	operationID := object{"name": "id", "in": "path", "required": true, "schema": object{"type": "string", "format": "uuid"}}
 	category := object{"name": "category", "in": "path", "required": true, "schema": object{"type": "string"}}
 
-	list := describe("list_operations", "List parked calls", "A person's credential, operator or above.")
+	list := describe("list_operations", "List parked calls", "A person's credential, operator or above. Latest first, in pages: data has operations, count, has_more and next_cursor.")
 	policy := describe("get_policy", "What applies to an action category", "With a verdict in the query, statement is what a person signs: its compact JSON, "+
-		"keys in the order given, with statement set to \"powernode policy v1\".")
+		"keys in the order given, with statement set to \"powernode policy v1\". Its policy_id and chain go with the signature.")
 	policy.Parameters = []object{category}
 	for _, each := range []struct {
 		into  *operation

@@ -36,9 +36,17 @@ const (
 	scopeShape   = `{"type": "object", "description": "Narrows the policy; one key at most.", "additionalProperties": false, "properties": {` + scopeMembers + `}}`
 	verdictShape = `{"type": "string", "description": "What calls of the category need.", "enum": ["auto_approve", "notify_and_proceed", "require_approval", "block"]}`
 
+	chainShape = `{"type": "object", "description": "Of the statement that was prepared: the end of the audit chain then, which is signed with it.",
+		"required": ["rows", "hash"], "additionalProperties": false, "properties": {
+		"rows": {"type": "integer", "description": "How many rows it had.", "minimum": 0},
+		"hash": {"type": "string", "description": "Hash of the last row.", "maxLength": 64}}}`
+
 	operationsQueryShape = `{"type": "object", "additionalProperties": false, "properties": {
 		"status": {"type": "string", "description": "Only operations in this status.", "enum":
-			["pending", "approved", "executing", "completed", "failed", "rejected", "expired", "cancelled", "stale"]}}}`
+			["pending", "approved", "executing", "completed", "failed", "rejected", "expired", "cancelled", "stale"]},
+		"limit": {"type": "integer", "description": "Rows of one page.", "default": 100, "minimum": 1, "maximum": 500,
+			"x-refusal": "limit must be a positive integer"},
+		"cursor": {"type": "string", "description": "Where the list goes on: next_cursor of an earlier answer."}}}`
 	decisionShape = `{"type": "object", "required": ["plan_digest", "signature"], "additionalProperties": false, "properties": {
 		"plan_digest": {"type": "string", "description": "Digest of the plan that was shown."},
 		"signature": ` + signatureShape + `,
@@ -49,9 +57,10 @@ const (
 	policyShape = `{"type": "object", "required": ["verdict", "policy_id", "signature"], "additionalProperties": false, "properties": {
 		"verdict": ` + verdictShape + `, "scope": ` + scopeShape + `,
 		"policy_id": {"type": "string", "description": "Of the statement that was prepared.", "format": "uuid"},
+		"chain": ` + chainShape + `,
 		"signature": ` + signatureShape + `}}`
 	unsetPolicyShape = `{"type": "object", "required": ["signature"], "additionalProperties": false, "properties": {
-		"scope": ` + scopeShape + `, "signature": ` + signatureShape + `}}`
+		"scope": ` + scopeShape + `, "chain": ` + chainShape + `, "signature": ` + signatureShape + `}}`
 )
 
 func readDocuments() (d documents, err error) {
@@ -263,6 +272,7 @@ func (s *surface) prepare(ctx context.Context, c tools.Caller, category, verdict
 	if !ok {
 		return nil, fmt.Errorf("prepare a policy: answered %T", prepared)
 	}
+	statement.UserID = c.UserID // whoever asks signs, where several have keys
 	return &statement, nil
 }
 
@@ -271,6 +281,7 @@ type policyBody struct {
 	Verdict   string           `json:"verdict"`
 	Scope     governance.Scope `json:"scope"`
 	PolicyID  store.PolicyID   `json:"policy_id"`
+	Chain     *store.Head      `json:"chain"`
 	Signature []byte           `json:"signature"`
 }
 
@@ -306,5 +317,6 @@ func (s *surface) putPolicy(r *http.Request, c tools.Caller, in policyBody) (ans
 	if in.PolicyID != "" {
 		statement.PolicyID = in.PolicyID
 	}
+	statement.Chain = in.Chain
 	return encoded(s.ask(r.Context(), c, tools.PeopleSetPolicy, governance.PolicyInput{Policy: *statement, Signature: in.Signature}))
 }

@@ -57,7 +57,13 @@ func NewWithoutKey(t testing.TB) *Env {
 // NewAt is New with a clock that the test moves.
 func NewAt(t testing.TB, c *storetest.Clock) *Env {
 	t.Helper()
-	e := on(t, storetest.NewAt(t, c))
+	return NewOn(t, storetest.NewAt(t, c))
+}
+
+// NewOn is New on a store that the test has opened.
+func NewOn(t testing.TB, db *store.DB) *Env {
+	t.Helper()
+	e := on(t, db)
 	e.Init(t)
 	return e
 }
@@ -307,6 +313,16 @@ func (e *Env) Approve(t testing.TB, id store.OperationID) Object {
 		t.Fatalf("the approved operation is %s: %v", view.Status, view.Error)
 	}
 	return object(t, view.Result)
+}
+
+// Resume ends the emergency stop as a person does: they ask for it, and sign it where that waits.
+func (e *Env) Resume(t testing.TB, reason string) Object {
+	t.Helper()
+	answer := e.CallAs(t, governance.PersonCaller(e.Person), governance.VerbResume, Object{"reason": reason})
+	if id, waits := answer["deferred_operation_id"].(string); waits {
+		return e.Approve(t, store.OperationID(id))
+	}
+	return answer
 }
 
 // Decide decides an operation as the person, and answers why it was refused or failed.

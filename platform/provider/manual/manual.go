@@ -47,6 +47,9 @@ func (p *Provider) Capabilities() []provider.Capability {
 	return []provider.Capability{provider.CapabilityEnrollment}
 }
 
+// Architectures are none: a machine that is there tells its own when it enrols.
+func (p *Provider) Architectures() []string { return nil }
+
 // ConfigKeys are none.
 func (p *Provider) ConfigKeys() []string { return nil }
 
