@@ -20,7 +20,7 @@ import (
 
 // One after the other: each attack has a control plane of its own.
 func TestAssistantWithAShellCanNotApprove(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), rig.TestsLimit()) // some thirty attacks, each with processes of its own
 	defer cancel()
 	first := build(ctx, t)
 	const own = "the assistant's own passphrase"
@@ -203,7 +203,8 @@ const approvedRow = `UPDATE operations SET status = 'approved', decided_by = (SE
 
 // restOfRow are the columns of operations behind the id.
 const restOfRow = `account_id, verb, arguments, arguments_shown, arguments_hash, status, action_category, description, plan_digest,
-	effects, requested_by, decided_by, decision_key, comment, signature, result, error, created_at, expires_at, decided_at, executed_at, revision`
+	effects, requested_by, decided_by, decision_key, comment, signature, result, error, created_at, expires_at, decided_at, executed_at, revision,
+	chain_rows, chain_hash`
 
 // stillParks asserts that the deletion of another network parks.
 func (h *house) stillParks(ctx context.Context, t *testing.T) {
@@ -235,6 +236,22 @@ func TestRecordRewrittenUnderTheControlPlaneGivesNoKey(t *testing.T) {
 		t.Errorf("an approval by the key in the rewritten record: %v: %s", err, out)
 	}
 	h.stands(ctx, t, "after the attack", "audit "+id)
+}
+
+// A record that lost its end under the control plane is told, and nothing is written behind the cut.
+func TestRecordCutUnderTheControlPlaneTakesNothingMore(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	h := build(ctx, t)
+	h.proof(ctx, t, "before the attack", "")
+	h.deed(ctx, t, "sql", `DELETE FROM audit WHERE sequence = (SELECT max(sequence) FROM audit)`)
+	out, err := h.Run(ctx, "call", "system_sdwan_create_network", "--name", "behind-the-cut")
+	if err == nil || !strings.Contains(string(out), "lost rows under the control plane") {
+		t.Errorf("a call behind the cut: %v: %s, want it refused", err, out)
+	}
+	h.stands(ctx, t, "after the attack", "audit "+h.row(ctx, t, `sequence = (SELECT max(sequence) FROM audit)`))
+	h.stop(ctx, t)
+	h.create(ctx, t, "after-a-restart")
 }
 
 // What the person sees is what runs: a call that was put behind what is shown of another is seen, or does not run.

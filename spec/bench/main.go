@@ -12,20 +12,21 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/mark3labs/mcp-go/client"
 	"github.com/mark3labs/mcp-go/client/transport"
 	"github.com/mark3labs/mcp-go/mcp"
+	"golang.org/x/sync/errgroup"
 
 	"powernode/spec/rig"
 )
 
 const (
-	sequential = 300
-	pipelined  = 1000
 	starts     = 9
+	rounds     = 10
+	sequential = 30  // calls a round
+	pipelined  = 100 // calls a round
 	changes    = 50
 )
 
@@ -44,19 +45,19 @@ func main() {
 	}
 }
 
-// peer is one of the two servers: how it is started, and its one-row call.
+// peer is one of the two servers: how it is started, its one-row call, and what was measured of it.
 type peer struct {
 	name    string
 	command string
 	args    []string
 	verb    string
 	call    func(n int) any
-}
 
-// figures are what was measured of a peer.
-type figures struct {
-	start, median, p95 time.Duration
-	perSecond          float64
+	session *client.Client
+	called  int
+	starts  []time.Duration
+	took    []time.Duration // by calls one after another
+	busy    time.Duration   // with pipelined calls
 }
 
 func bench(ctx context.Context, bin string) (err error) {
@@ -81,92 +82,97 @@ func bench(ctx context.Context, bin string) (err error) {
 	if err != nil {
 		return err
 	}
-	ours, err := measure(ctx, peer{"powernode mcp", filepath.Join(bin, "powernode"), []string{"--state-dir", i.Dir, "mcp"}, "system_create_node",
-		func(n int) any { return rig.Object{"name": fmt.Sprintf("bench-%d", n), "template_id": template} }})
-	if err != nil {
-		return err
-	}
-	theirs, err := measure(ctx, peer{"bare mcp-go", self, []string{"-bare", dir}, "create", func(n int) any { return rig.Object{"name": fmt.Sprintf("bench-%d", n)} }})
-	if err != nil {
+	ours := &peer{name: "powernode mcp", command: filepath.Join(bin, "powernode"), args: []string{"--state-dir", i.Dir, "mcp"}, verb: "system_create_node",
+		call: func(n int) any { return rig.Object{"name": fmt.Sprintf("bench-%d", n), "template_id": template} }}
+	theirs := &peer{name: "bare mcp-go", command: self, args: []string{"-bare", dir}, verb: "create",
+		call: func(n int) any { return rig.Object{"name": fmt.Sprintf("bench-%d", n)} }}
+	if err := measure(ctx, ours, theirs); err != nil {
 		return err
 	}
 	report(ours, theirs)
 	return applied(ctx, i, template)
 }
 
-func report(ours, theirs figures) {
-	ratio := func(a, b time.Duration) float64 { return float64(a) / float64(b) }
+func report(ours, theirs *peer) {
+	line := func(what string, a, b time.Duration) {
+		fmt.Printf("%-44s %14s %14s %8.2f\n", what, a, b, float64(a)/float64(b))
+	}
 	fmt.Printf("%-44s %14s %14s %8s\n", "", "powernode", "bare mcp-go", "ratio")
-	fmt.Printf("%-44s %14s %14s %8.2f\n", "a call that writes one row, median", ours.median, theirs.median, ratio(ours.median, theirs.median))
-	fmt.Printf("%-44s %14s %14s %8.2f\n", "the same, 95th percentile", ours.p95, theirs.p95, ratio(ours.p95, theirs.p95))
-	fmt.Printf("%-44s %14.0f %14.0f %8.2f\n", "calls a second, pipelined", ours.perSecond, theirs.perSecond, ours.perSecond/theirs.perSecond)
-	fmt.Printf("%-44s %14s %14s %8.2f\n", "start to the first tools/list, median", ours.start, theirs.start, ratio(ours.start, theirs.start))
+	line("a call that writes one row, median", percentile(ours.took, 50), percentile(theirs.took, 50))
+	line("the same, 95th percentile", percentile(ours.took, 95), percentile(theirs.took, 95))
+	a, b := rounds*pipelined/ours.busy.Seconds(), rounds*pipelined/theirs.busy.Seconds()
+	fmt.Printf("%-44s %14.0f %14.0f %8.2f\n", "calls a second, pipelined", a, b, a/b)
+	line("start to the first tools/list, median", percentile(ours.starts, 50), percentile(theirs.starts, 50))
 }
 
-func measure(ctx context.Context, p peer) (figures, error) {
-	var f figures
-	var begun []time.Duration
-	for range starts {
-		t := time.Now()
-		session, err := open(ctx, p)
-		if err != nil {
-			return f, fmt.Errorf("%s: %w", p.name, err)
-		}
-		if _, err := session.ListTools(ctx, mcp.ListToolsRequest{}); err != nil {
-			return f, fmt.Errorf("%s: %w", p.name, err)
-		}
-		begun = append(begun, time.Since(t))
-		if err := session.Close(); err != nil {
-			return f, fmt.Errorf("%s: %w", p.name, err)
-		}
-	}
-	f.start = percentile(begun, 50)
-	session, err := open(ctx, p)
-	if err != nil {
-		return f, fmt.Errorf("%s: %w", p.name, err)
-	}
-	defer session.Close() // the figures are what counts
-	var took []time.Duration
-	for n := range sequential {
-		t := time.Now()
-		if err := callOnce(ctx, session, p, n); err != nil {
-			return f, fmt.Errorf("%s: %w", p.name, err)
-		}
-		took = append(took, time.Since(t))
-	}
-	f.median, f.p95 = percentile(took, 50), percentile(took, 95)
-	f.perSecond, err = throughput(ctx, session, p)
-	return f, err
-}
-
-// throughput sends calls without waiting for answers, as many at once as a busy client would.
-func throughput(ctx context.Context, session *client.Client, p peer) (float64, error) {
-	var group sync.WaitGroup
-	numbers := make(chan int)
-	failed := make(chan error, 32)
-	t := time.Now()
-	for range 32 {
-		group.Go(func() {
-			for n := range numbers {
-				if err := callOnce(ctx, session, p, n); err != nil {
-					select {
-					case failed <- err:
-					default:
-					}
+// measure takes the peers in turns, so that what else the machine does meets both.
+func measure(ctx context.Context, peers ...*peer) (err error) {
+	turns := func(n int, do func(context.Context, *peer) error) error {
+		for range n {
+			for _, p := range peers {
+				if err := do(ctx, p); err != nil {
+					return fmt.Errorf("%s: %w", p.name, err)
 				}
 			}
-		})
+		}
+		return nil
 	}
-	for n := range pipelined {
-		numbers <- sequential + n
+	if err := turns(starts, start); err != nil {
+		return err
 	}
-	close(numbers)
-	group.Wait()
-	close(failed)
-	return pipelined / time.Since(t).Seconds(), <-failed
+	for _, p := range peers {
+		if p.session, err = open(ctx, p); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		defer p.session.Close() // the figures are what counts
+	}
+	return errors.Join(turns(rounds, oneByOne), turns(rounds, atOnce))
 }
 
-func open(ctx context.Context, p peer) (*client.Client, error) {
+// start takes the time to the first list of tools.
+func start(ctx context.Context, p *peer) error {
+	t := time.Now()
+	session, err := open(ctx, p)
+	if err != nil {
+		return err
+	}
+	_, err = session.ListTools(ctx, mcp.ListToolsRequest{})
+	p.starts = append(p.starts, time.Since(t))
+	return errors.Join(err, session.Close())
+}
+
+func oneByOne(ctx context.Context, p *peer) error {
+	for range sequential {
+		t := time.Now()
+		if err := p.callOnce(ctx, p.next()); err != nil {
+			return err
+		}
+		p.took = append(p.took, time.Since(t))
+	}
+	return nil
+}
+
+// next numbers a call.
+func (p *peer) next() int {
+	p.called++
+	return p.called
+}
+
+// atOnce sends calls without waiting for answers, as many at once as a busy client would.
+func atOnce(ctx context.Context, p *peer) error {
+	var group errgroup.Group
+	group.SetLimit(32)
+	t := time.Now()
+	for range pipelined {
+		n := p.next()
+		group.Go(func() error { return p.callOnce(ctx, n) })
+	}
+	err := group.Wait()
+	p.busy += time.Since(t)
+	return err
+}
+
+func open(ctx context.Context, p *peer) (*client.Client, error) {
 	session := client.NewClient(transport.NewCommandWithOptions(p.command, nil, p.args))
 	if err := session.Start(ctx); err != nil {
 		return nil, err
@@ -178,10 +184,10 @@ func open(ctx context.Context, p peer) (*client.Client, error) {
 	return session, err
 }
 
-func callOnce(ctx context.Context, session *client.Client, p peer, n int) error {
+func (p *peer) callOnce(ctx context.Context, n int) error {
 	var request mcp.CallToolRequest
 	request.Params.Name, request.Params.Arguments = p.verb, p.call(n)
-	answer, err := session.CallTool(ctx, request)
+	answer, err := p.session.CallTool(ctx, request)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -175,26 +174,15 @@ func (l *lab) refused(t *testing.T, verb string, arguments rig.Object, code stri
 	return refusal
 }
 
-// parked calls a verb that must park, has the person approve, and answers the result. A member that has just joined may
-// report something new before the person has decided: the plan is stale then, and is asked for again.
+// parked calls a verb that must park, has the person approve, and answers the result.
 func (l *lab) parked(t *testing.T, verb string, arguments rig.Object) rig.Object {
 	t.Helper()
-	const attempts = 3
-	var id string
-	for n := 1; ; n++ {
-		out := l.must(t, verb, arguments)
-		if out["pending"] != true {
-			t.Fatalf("%s did not park: %v", verb, out)
-		}
-		id = rig.Text(out, "deferred_operation_id")
-		err := l.Approve(t.Context(), id)
-		if err == nil {
-			break
-		}
-		if n == attempts || !strings.Contains(err.Error(), "plan is stale") {
-			t.Fatal(err)
-		}
+	out := l.must(t, verb, arguments)
+	if out["pending"] != true {
+		t.Fatalf("%s did not park: %v", verb, out)
 	}
+	id, err := l.Decide(t.Context(), verb, arguments, out)
+	ok(t, err)
 	operation := l.must(t, "platform_get_operation", rig.Object{"deferred_operation_id": id})
 	if status := rig.Text(operation, "operation", "status"); status != "completed" {
 		t.Fatalf("%s: the operation is %s: %v", verb, status, rig.At(operation, "operation", "error"))

@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"powernode/spec/rig"
 )
 
 // play builds the demo and runs it as `make demo` does. BIN and K3S say what it takes; their defaults are the tree's.
@@ -18,7 +19,7 @@ func play(t *testing.T, environment ...string) (printed string, failed bool) {
 	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("build the demo: %v\n%s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), rig.TestsLimit())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-bin", orDefault("BIN", "../../bin"), "-spec", "..", "-cache", "../../.cache")
 	cmd.Env = append(os.Environ(), append([]string{"K3S=" + orDefault("K3S", "standin")}, environment...)...)

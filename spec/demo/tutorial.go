@@ -74,8 +74,8 @@ func (t *tutorial) approved(ctx context.Context, verb string, arguments object) 
 	if err != nil || out["pending"] != true {
 		return out, err
 	}
-	id := rig.Text(out, "deferred_operation_id")
-	if err := t.Approve(ctx, id); err != nil {
+	id, err := t.Decide(ctx, verb, arguments, out)
+	if err != nil {
 		return nil, err
 	}
 	operation, err := t.Call(ctx, "platform_get_operation", object{"deferred_operation_id": id})
@@ -544,12 +544,11 @@ func (t *tutorial) isolation(ctx context.Context) error {
 			}
 		}
 	} else {
-		verdict, err := t.call(ctx, "system_sdwan_verify_isolation", object{})
-		if err != nil {
+		t.show("system_sdwan_verify_isolation", object{})
+		verdict, err := t.Isolation(ctx, object{}, "isolated")
+		t.showResult(verdict, err)
+		if err := errors.Join(t.evidence(err == nil, "the platform's own proof says %v", verdict["verdict"]), err); err != nil {
 			return err
-		}
-		if err := t.evidence(verdict["verdict"] == "isolated", "the platform's own proof says %v", verdict["verdict"]); err != nil {
-			return fmt.Errorf("%w: %v", err, verdict)
 		}
 		if err := t.disarm(ctx, "k3s-server-a-1"); err != nil {
 			return err

@@ -49,7 +49,11 @@ func describe(b *strings.Builder, v *schema.Verb) error {
 		fmt.Fprintf(b, " Category `%s`, by default %s.", v.Category, governance.Default(v.Category))
 	}
 	for _, category := range v.Escalates {
-		fmt.Fprintf(b, " For some arguments `%s`, by default %s.", category, governance.Default(category))
+		when := "For some arguments"
+		if governance.OfThePlatform(category) {
+			when = "Where the platform itself calls it, as a remedy:"
+		}
+		fmt.Fprintf(b, " %s `%s`, by default %s.", when, category, governance.Default(category))
 	}
 	if hints := annotated(v.Annotations); len(hints) > 0 {
 		fmt.Fprintf(b, " It is %s.", strings.Join(hints, ", "))

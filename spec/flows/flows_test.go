@@ -189,13 +189,8 @@ func setUp(t *testing.T) {
 	}
 	a.highAvailability(t, of, networks["prod"])
 
-	ok(t, rig.Await(t.Context(), "isolation to be measured", time.Minute, func(ctx context.Context) (string, error) {
-		out, err := a.Call(ctx, "system_sdwan_verify_isolation", rig.Object{})
-		if verdict := rig.Text(out, "verdict"); err != nil || verdict != "isolated" {
-			return verdict, err
-		}
-		return "", nil
-	}))
+	_, err := a.Isolation(t.Context(), rig.Object{}, "isolated")
+	ok(t, err)
 	a.told(t, "Phase 4", "prod", "staging")
 	if got := names(a.call(t, "kubernetes_list_clusters", rig.Object{}), "clusters"); !slices.Equal(got, []string{"prod", "staging"}) {
 		t.Errorf("clusters %v, want prod and staging", got)

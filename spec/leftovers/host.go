@@ -106,8 +106,8 @@ func mounts() ([]string, error) {
 		if len(mount) < 5 || len(source) < 1 {
 			return nil, fmt.Errorf("a mount is %q", line)
 		}
-		if strings.HasPrefix(mount[4], "/run/user/") || source[0] == "autofs" {
-			continue // come and go with sessions
+		if strings.HasPrefix(mount[4], "/run/user/") || strings.HasPrefix(mount[4], "/run/credentials/") || source[0] == "autofs" {
+			continue // come and go with sessions and with the host's own services
 		}
 		out = append(out, fmt.Sprintf("%s (%s)", mount[4], source[0]))
 	}

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// patience is how long a check waits for what is going away by itself.
-const patience = 10 * time.Second
+// patience is how long a check waits for what is going away by itself: the kernel takes namespaces down one after the
+// other, on a busy host long after their last process.
+const patience = time.Minute
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"powernode/internal/rtnl"
 )
 
 // namedNamespaces are those that `ip netns` shows.
@@ -26,7 +28,7 @@ func namedNamespaces() ([]string, error) {
 }
 
 func links() ([]string, error) {
-	list, err := netlink.LinkList()
+	list, err := rtnl.List(netlink.LinkList)
 	var out []string
 	for _, l := range list {
 		out = append(out, fmt.Sprintf("%s (%s)", l.Attrs().Name, l.Type()))
@@ -36,7 +38,7 @@ func links() ([]string, error) {
 
 // addresses leaves out those that a router hands out: they change by themselves.
 func addresses() ([]string, error) {
-	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	list, err := rtnl.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	var out []string
 	for _, a := range list {
 		if a.Flags&unix.IFA_F_PERMANENT != 0 {
@@ -48,7 +50,9 @@ func addresses() ([]string, error) {
 
 // routes are those that somebody set: not the kernel's own, a router's or a DHCP server's.
 func routes() ([]string, error) {
-	list, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
+	list, err := rtnl.List(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
+	})
 	var out []string
 	for _, r := range list {
 		switch r.Protocol {

@@ -218,9 +218,10 @@ func TestMachineOfSomebodyElseJoinsComesBackAndLeavesClean(t *testing.T) {
 	template, err := s.Template(t.Context(), "theirs")
 	ok(t, err)
 	node := rig.Text(s.must(t, "system_create_node", rig.Object{"name": "rack-1", "template_id": template}), "node", "id")
-	provisioned := s.must(t, "system_provision_instance", rig.Object{"node_id": node,
+	where := rig.Object{"node_id": node,
 		"provider_region_id":        rig.Text(s.must(t, "system_list_regions", rig.Object{"provider_id": provider}), "regions", 0, "id"),
-		"provider_instance_type_id": rig.Text(s.must(t, "system_list_instance_types", rig.Object{"provider_id": provider}), "instance_types", 0, "id")})
+		"provider_instance_type_id": rig.Text(s.must(t, "system_list_instance_types", rig.Object{"provider_id": provider}), "instance_types", 0, "id")}
+	provisioned := s.must(t, "system_provision_instance", where)
 	instance, command := rig.Text(provisioned, "instance", "id"), rig.Text(provisioned, "enrollment", "command")
 	t.Logf("the machine's owner runs: %s", secret.ReplaceAllString(command, "pne_…"))
 	if out := s.inside(t, command); !strings.Contains(out, "this machine is instance "+instance) {
@@ -269,4 +270,84 @@ func TestMachineOfSomebodyElseJoinsComesBackAndLeavesClean(t *testing.T) {
 		t.Errorf("systemd says %s", state)
 	}
 	s.becomes(t, instance, "terminated")
+	s.leavesLate(t, where)
+	s.finishesLeaving(t)
+	s.leavesBeforeItIsReplaced(t, template, where)
+}
+
+// leavesLate brings the machine in again, and has its instance end, and its node go, while it is switched off.
+func (s *site) leavesLate(t *testing.T, where rig.Object) {
+	t.Helper()
+	provisioned := s.must(t, "system_provision_instance", where)
+	instance := rig.Text(provisioned, "instance", "id")
+	s.inside(t, "rmdir /run/racked-once") // the module's own doing, which it does once
+	s.inside(t, rig.Text(provisioned, "enrollment", "command"))
+	s.must(t, "system_sdwan_attach_peer", rig.Object{"network_id": s.member.Network, "node_instance_id": instance,
+		"endpoint_host_v6": s.address, "endpoint_port": 51820, "publicly_reachable": true})
+	s.becomes(t, instance, "running")
+	s.awaitInside(t, "the module's service", "active", "systemctl is-active pn-module-racked")
+	s.inside(t, "mkdir /root/kept; cp /usr/local/bin/powernode-agent /etc/systemd/system/powernode-agent.service /root/kept/")
+
+	ok(t, s.machine.stop(t.Context()))
+	ended, err := s.Approved(t.Context(), "system_terminate_instance", rig.Object{"instance_id": instance})
+	ok(t, err)
+	if rig.Find(rig.List(ended, "warnings"), "code", "machine_not_cleaned") == nil {
+		t.Errorf("the end of a machine that is off says %v", ended)
+	}
+	left := s.must(t, "system_get_instance", rig.Object{"instance_id": instance})
+	if state := rig.Find(rig.List(left, "instance", "subsystems"), "name", "cleanup")["state"]; state != "not_measured" {
+		t.Errorf("its clean-up is %v", state)
+	}
+	_, err = s.Approved(t.Context(), "system_delete_node", rig.Object{"node_id": where["node_id"]})
+	ok(t, err)
+	ok(t, s.machine.start(t.Context()))
+	ok(t, rig.Await(t.Context(), "the machine that comes back to be clean", time.Minute, func(context.Context) (string, error) { return s.inside(t, ours), nil }))
+	signals := rig.List(s.must(t, "system_recent_signals", rig.Object{"kind": "system.instance_cleaned"}), "events")
+	if rig.Find(signals, "node_instance_id", instance) == nil {
+		t.Errorf("no signal says that the machine is clean: %v", signals)
+	}
+}
+
+// finishesLeaving has an agent that was cut off while it removed itself start again.
+func (s *site) finishesLeaving(t *testing.T) {
+	t.Helper()
+	s.inside(t, `cd /root/kept && mkdir -m 700 /var/lib/powernode-agent && touch /var/lib/powernode-agent/left && cp powernode-agent /usr/local/bin/ &&
+cp powernode-agent.service /etc/systemd/system/ && systemctl daemon-reload && systemctl enable --now powernode-agent`)
+	ok(t, rig.Await(t.Context(), "the rest of the agent to be gone", time.Minute, func(context.Context) (string, error) { return s.inside(t, ours), nil }))
+}
+
+// leavesBeforeItIsReplaced has the instance end while its agent does not run, and the machine become another one's.
+func (s *site) leavesBeforeItIsReplaced(t *testing.T, template string, where rig.Object) {
+	t.Helper()
+	provision := func(name string) (instance, command string) {
+		where["node_id"] = rig.Text(s.must(t, "system_create_node", rig.Object{"name": name, "template_id": template}), "node", "id")
+		provisioned := s.must(t, "system_provision_instance", where)
+		return rig.Text(provisioned, "instance", "id"), rig.Text(provisioned, "enrollment", "command")
+	}
+	former, command := provision("rack-2")
+	s.inside(t, command)
+	peer := s.must(t, "system_sdwan_attach_peer", rig.Object{"network_id": s.member.Network, "node_instance_id": former,
+		"endpoint_host_v6": s.address, "endpoint_port": 51820, "publicly_reachable": true})
+	s.becomes(t, former, "running")
+	device := rig.Text(peer, "peer", "device_name")
+	s.inside(t, "systemctl disable --now powernode-agent; ip -br link show dev "+device)
+	_, err := s.Approved(t.Context(), "system_terminate_instance", rig.Object{"instance_id": former})
+	ok(t, err)
+
+	next, command := provision("rack-3")
+	out := s.inside(t, strings.Replace(command, " install ", " install --replace ", 1))
+	if !strings.Contains(out, "this machine is instance "+next) {
+		t.Errorf("the command printed %q", out)
+	}
+	s.becomes(t, next, "running")
+	ended := s.must(t, "system_get_instance", rig.Object{"instance_id": former})
+	if state := rig.Find(rig.List(ended, "instance", "subsystems"), "name", "cleanup")["state"]; state != "ok" {
+		t.Errorf("the clean-up of the machine's former instance is %v", state)
+	}
+	if links := s.inside(t, "ls /sys/class/net"); strings.Contains(links, "wg-sdwan") {
+		t.Errorf("the machine has %s, of its former instance", links)
+	}
+	_, err = s.Approved(t.Context(), "system_terminate_instance", rig.Object{"instance_id": next})
+	ok(t, err)
+	ok(t, rig.Await(t.Context(), "the machine to be clean again", time.Minute, func(context.Context) (string, error) { return s.inside(t, ours), nil }))
 }

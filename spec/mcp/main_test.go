@@ -13,13 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"powernode/spec/rig"
 )
-
-// limit is a hang guard for all tests.
-const limit = 5 * time.Minute
 
 // control is the control plane that all tests share.
 type control struct {
@@ -44,7 +40,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), rig.TestsLimit())
 	defer cancel()
 	if modules, err = filepath.Abs(filepath.Join(rig.Given("CACHE", "../../.cache"), "mcp")); err != nil {
 		return 1, err

@@ -3,6 +3,7 @@ package modules
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,8 +52,11 @@ func TestModulesContentReachesTheMachineAndGoesAgain(t *testing.T) {
 	t.Run("a hand's change is reported and put right", func(t *testing.T) {
 		onMachine(t, "sh", "-c", "echo eve >/etc/greeter/name")
 		refresh(t, false)
+		// It puts the change right by itself soon: it does nothing while the platform is asked.
+		resume := stopAgent(t)
 		awaitDigest(t, "the change to be reported", module, func(d string) bool { return d != "" && d != is })
 		drifted(t, module, true)
+		resume()
 		refresh(t, true)
 		if got := onMachine(t, "cat", "/etc/greeter/name"); got != "ada\n" {
 			t.Errorf("the file is %q", got)
@@ -134,6 +138,21 @@ func refresh(t *testing.T, force bool) {
 	if status := rig.Text(got, "task", "status"); status != "complete" {
 		t.Fatalf("the task is %s: %v", status, got)
 	}
+}
+
+// stopAgent holds the machine's agent up until the returned function is called, or the test ends.
+func stopAgent(t *testing.T) (resume func()) {
+	t.Helper()
+	if err := shared.Signal(t.Context(), shared.Name, "STOP"); err != nil {
+		t.Fatal(err)
+	}
+	resume = sync.OnceFunc(func() {
+		if err := shared.Signal(context.WithoutCancel(t.Context()), shared.Name, "CONT"); err != nil {
+			t.Errorf("resume the agent: %v", err)
+		}
+	})
+	t.Cleanup(resume)
+	return resume
 }
 
 // footprint is all that a module has on the machine, with what every write or start changes.

@@ -320,9 +320,9 @@ func TestVerifyIsolationMeasures(t *testing.T) {
 
 func (l *lab) verdict(t *testing.T, networks rig.Object, want string) rig.Object {
 	t.Helper()
-	out := l.must(t, "system_sdwan_verify_isolation", networks)
-	if out["verdict"] != want {
-		t.Errorf("verdict %v, want %s: leaks %v, stale %v, probes %v", out["verdict"], want, out["leaks"], out["stale_agents"], out["probes"])
+	out, err := l.Isolation(t.Context(), networks, want)
+	if err != nil {
+		t.Error(err)
 	}
 	return out
 }

@@ -142,8 +142,8 @@ func (l *lab) parked(t *testing.T, verb string, arguments rig.Object, before fun
 	if before != nil {
 		before()
 	}
-	id := rig.Text(out, "deferred_operation_id")
-	ok(t, l.Approve(t.Context(), id))
+	id, err := l.Decide(t.Context(), verb, arguments, out)
+	ok(t, err)
 	operation := l.must(t, "platform_get_operation", rig.Object{"deferred_operation_id": id})
 	if status := rig.Text(operation, "operation", "status"); status != "completed" {
 		t.Fatalf("%s: the operation is %s: %v", verb, status, rig.At(operation, "operation", "error"))

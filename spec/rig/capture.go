@@ -20,6 +20,12 @@ type Capture struct {
 	file   *os.File
 }
 
+// What a capture keeps of a packet (more than the underlay's MTU) and the room for packets that tcpdump has not taken yet.
+const (
+	snapshotBytes = "2048"
+	ringKiB       = "16384"
+)
+
 // marker is sent last, so that all before it has been written when it has; it goes to the discard port.
 const marker = "powernode-spec-capture-ends"
 
@@ -29,7 +35,9 @@ func StartCapture(ctx context.Context, iface, dir string) (*Capture, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "tcpdump", "-i", iface, "-n", "-U", "--immediate-mode", "-w", "-", "-Z", "root")
+	// The kernel's ring has room for as many packets as slots of the snapshot's length fit into it: a burst that comes while
+	// tcpdump is not scheduled must fit, too.
+	cmd := exec.CommandContext(ctx, "tcpdump", "-i", iface, "-n", "-U", "--immediate-mode", "-s", snapshotBytes, "-B", ringKiB, "-w", "-", "-Z", "root")
 	// tcpdump says on stderr that it listens; the packets go to the file.
 	ready, err := cmd.StderrPipe()
 	if err != nil {
@@ -55,8 +63,12 @@ func (c *Capture) Stop(ctx context.Context) (lines []string, raw []byte, err err
 	if err := c.mark(ctx); err != nil {
 		return nil, nil, err
 	}
-	if _, err := c.stream.Interrupt(); err != nil {
+	said, err := c.stream.Interrupt()
+	if err != nil {
 		return nil, nil, err
+	}
+	if end := strings.Join(said, "\n"); !strings.Contains(end, "\n0 packets dropped by kernel") {
+		return nil, nil, fmt.Errorf("the capture of %s is not whole: %s", c.iface, end)
 	}
 	if err := c.file.Close(); err != nil {
 		return nil, nil, err

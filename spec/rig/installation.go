@@ -209,8 +209,8 @@ func (i *Installation) Approved(ctx context.Context, verb string, arguments any)
 	if err != nil || out["pending"] != true {
 		return out, err
 	}
-	id := Text(out, "deferred_operation_id")
-	if err := i.Approve(ctx, id); err != nil {
+	id, err := i.Decide(ctx, verb, arguments, out)
+	if err != nil {
 		return nil, err
 	}
 	operation, err := i.Call(ctx, "platform_get_operation", Object{"deferred_operation_id": id})
@@ -222,6 +222,27 @@ func (i *Installation) Approved(ctx context.Context, verb string, arguments any)
 	}
 	result, _ := At(operation, "operation", "result").(Object)
 	return result, nil
+}
+
+// decisions bounds how often a call is asked for anew whose plan went stale.
+const decisions = 5
+
+// Decide has the person approve a call that was parked, and answers the operation's id. What a machine reports before the
+// person has decided may make the plan a stale one: the call is made again then, as its refusal says.
+func (i *Installation) Decide(ctx context.Context, verb string, arguments any, parked Object) (operation string, err error) {
+	for n := 1; ; n++ {
+		operation = Text(parked, "deferred_operation_id")
+		err = i.Approve(ctx, operation)
+		if err == nil || n == decisions || !strings.Contains(err.Error(), "plan is stale") {
+			return operation, err
+		}
+		if parked, err = i.Call(ctx, verb, arguments); err != nil {
+			return "", err
+		}
+		if parked["pending"] != true {
+			return "", fmt.Errorf("%s did not park when it was called again: %v", verb, parked)
+		}
+	}
 }
 
 // Disconnect ends the session.
@@ -317,6 +338,27 @@ func Await(ctx context.Context, what string, limit time.Duration, ask func(conte
 			return fmt.Errorf("await %s: not within %s: %s", what, limit, missing)
 		}
 	}
+}
+
+// Isolation awaits the platform's verdict on the isolation of its networks (none named: of all) and answers it with its evidence.
+// "not_measured" is an honest answer until the agents have applied what changed, and is asked about again; any other that is
+// not wanted is an error.
+func (i *Installation) Isolation(ctx context.Context, networks Object, want string) (Object, error) {
+	var out Object
+	err := Await(ctx, "the networks to be "+want, time.Minute, func(ctx context.Context) (missing string, err error) {
+		if out, err = i.Call(ctx, "system_sdwan_verify_isolation", networks); err != nil {
+			return "", err
+		}
+		switch verdict := Text(out, "verdict"); verdict {
+		case want:
+			return "", nil
+		case "not_measured":
+			return fmt.Sprintf("not measured: agents %v, probes %v", out["stale_agents"], out["probes"]), nil
+		default:
+			return "", fmt.Errorf("verdict %s: leaks %v, agents %v, probes %v", verdict, out["leaks"], out["stale_agents"], out["probes"])
+		}
+	})
+	return out, err
 }
 
 // Install copies a program of the host into a machine.

@@ -22,7 +22,8 @@ const (
 	probePath = "/usr/local/bin/spec-probe"
 	probeWord = "spec-probe"
 
-	dialTimeout = time.Second
+	// dialTimeout is how long silence lasts before it counts: an answer on a busy host takes less.
+	dialTimeout = 5 * time.Second
 	// readyzEvery is how often the loop asks, readyzPatience how long one question may take before it counts as missed.
 	readyzEvery    = 100 * time.Millisecond
 	readyzPatience = 10 * time.Second

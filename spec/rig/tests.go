@@ -9,8 +9,19 @@ import (
 	"time"
 )
 
-// testsLimit is a hang guard for all tests of a package.
-const testsLimit = 10 * time.Minute
+// forTheEnd is what a package's tests leave of their time for the end of what they have made.
+const forTheEnd = 2 * time.Minute
+
+// TestsLimit is a hang guard for all tests of a package: what go test gives them (-timeout), but for their end. How long they
+// take is the host's and its other work's matter.
+func TestsLimit() time.Duration {
+	flag.Parse()
+	limit := 10 * time.Minute // go test's own default
+	if given, ok := flag.Lookup("test.timeout").Value.(flag.Getter).Get().(time.Duration); ok && given > 0 {
+		limit = given
+	}
+	return max(limit-forTheEnd, limit/2)
+}
 
 // RunTests is the TestMain of a package whose tests share one installation: prepare gets it, BIN says where the binaries
 // are. It answers the process's exit code. A copy of the test binary that runs inside a machine as a probe ends in it.
@@ -18,12 +29,11 @@ func RunTests(m interface{ Run() int }, prepare func(context.Context, *Installat
 	if probe, err := Probe(os.Args); probe {
 		return exitCode(0, err)
 	}
-	flag.Parse()
 	return exitCode(runTests(m, prepare))
 }
 
 func runTests(m interface{ Run() int }, prepare func(context.Context, *Installation) error) (code int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), testsLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), TestsLimit())
 	defer cancel()
 	i, err := Open(ctx, Given("BIN", "../../bin"))
 	if err != nil {

@@ -152,7 +152,7 @@ func (p *player) call(ctx context.Context, c docs.Call) error {
 		return err
 	}
 	if c.Outcome == docs.Parks {
-		if answer, err = p.approved(ctx, c, answer); err != nil {
+		if answer, err = p.approved(ctx, c, arguments, answer); err != nil {
 			return err
 		}
 	} else if answer["pending"] == true {
@@ -164,10 +164,9 @@ func (p *player) call(ctx context.Context, c docs.Call) error {
 	return p.holds(answer, c.Answer)
 }
 
-// approved has the person approve a parked call, and answers its result.
-func (p *player) approved(ctx context.Context, c docs.Call, parked docs.Object) (docs.Object, error) {
-	id := rig.Text(parked, "deferred_operation_id")
-	if parked["pending"] != true || parked["action_category"] != c.Category || id == "" {
+// approved has the person approve a call that parked, and answers its result.
+func (p *player) approved(ctx context.Context, c docs.Call, arguments any, parked docs.Object) (docs.Object, error) {
+	if parked["pending"] != true || parked["action_category"] != c.Category || rig.Text(parked, "deferred_operation_id") == "" {
 		return nil, fmt.Errorf("the answer is %v, want it parked under %s", parked, c.Category)
 	}
 	for _, r := range c.Waiting {
@@ -175,7 +174,8 @@ func (p *player) approved(ctx context.Context, c docs.Call, parked docs.Object) 
 			return nil, fmt.Errorf("before the approval: %w", err)
 		}
 	}
-	if err := p.Approve(ctx, id); err != nil {
+	id, err := p.Decide(ctx, c.Verb, arguments, parked)
+	if err != nil {
 		return nil, err
 	}
 	answer, err := p.Call(ctx, "platform_get_operation", docs.Object{"deferred_operation_id": id})

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -116,10 +118,12 @@ func script(name, text string) string {
 	return b.String()
 }
 
-// freeAddress is one that nobody listens at now.
+// freeAddress is one that nobody listens at now, nor later, when the page's command does: of the loopback's sixteen million
+// addresses it is one that no other program takes a port of.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	own := netip.AddrFrom4([4]byte{127, byte(1 + rand.N(254)), byte(rand.N(256)), byte(1 + rand.N(254))})
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(own, 0).String())
 	if err != nil {
 		t.Fatal(err)
 	}
