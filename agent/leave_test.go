@@ -77,8 +77,17 @@ func TestAgentLeavesOnceItsMachineIsClean(t *testing.T) {
 // TestAgentKeepsAMachineThatIsAnotherInstanceByNow finds the document by which its former instance left.
 func TestAgentKeepsAMachineThatIsAnotherInstanceByNow(t *testing.T) {
 	t.Parallel()
+	for name, incarnation := range map[string]string{"of another platform": "before", "of the same platform": nodeapitest.Incarnation} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			keepsAnother(t, incarnation)
+		})
+	}
+}
+
+func keepsAnother(t *testing.T, incarnation string) {
 	p := nodeapitest.New(t)
-	left, err := nodeapi.EncodeDocument(&sdwan.Document{Revision: 9, Incarnation: "before", Instance: sdwan.Instance{ID: "former", Leave: true}})
+	left, err := nodeapi.EncodeDocument(&sdwan.Document{Revision: 9, Incarnation: incarnation, Instance: sdwan.Instance{ID: "former", Leave: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

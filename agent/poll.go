@@ -59,7 +59,7 @@ func (a *Agent) poll(ctx context.Context) {
 
 func (a *Agent) ask(ctx context.Context, p Platform, full bool) (*sdwan.Document, error) {
 	have := a.current.Load()
-	if full || have == nil {
+	if full || have == nil || !a.own(have) {
 		return p.Desired(ctx, 0, "", pollWait)
 	}
 	return p.Desired(ctx, have.Revision, have.Incarnation, pollWait)
@@ -103,7 +103,7 @@ func (a *Agent) acceptable(doc *sdwan.Document) error {
 		return fmt.Errorf("it is for instance %s", doc.Instance.ID)
 	}
 	have := a.current.Load()
-	if have != nil && have.Incarnation == doc.Incarnation && doc.Revision < have.Revision {
+	if have != nil && have.Instance.ID == doc.Instance.ID && have.Incarnation == doc.Incarnation && doc.Revision < have.Revision {
 		return fmt.Errorf("revision %d is older than %d", doc.Revision, have.Revision)
 	}
 	return nil

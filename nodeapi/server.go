@@ -39,17 +39,30 @@ func ServerTLS(own tls.Certificate, clientCAs *x509.CertPool) *tls.Config {
 			if len(s.PeerCertificates) == 0 {
 				return nil
 			}
-			leaf, others := s.PeerCertificates[0], x509.NewCertPool()
-			for _, c := range s.PeerCertificates[1:] {
-				others.AddCert(c)
-			}
-			_, err := leaf.Verify(x509.VerifyOptions{Roots: clientCAs, Intermediates: others, CurrentTime: leaf.NotBefore,
-				KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-			if err != nil {
-				return fmt.Errorf("verify the client's certificate: %w", err)
-			}
-			return nil
+			return verifySigner(s.PeerCertificates, clientCAs)
 		}}
+}
+
+// verifySigner asks of who signed a client's certificate that it was theirs to sign some time of the certificate's life: at its
+// begin, which lies before the CA's where the platform's clock was set back in between, or at its end.
+func verifySigner(chain []*x509.Certificate, clientCAs *x509.CertPool) error {
+	leaf, others := chain[0], x509.NewCertPool()
+	for _, c := range chain[1:] {
+		others.AddCert(c)
+	}
+	verify := func(at time.Time) error {
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: clientCAs, Intermediates: others, CurrentTime: at,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		return err
+	}
+	err := verify(leaf.NotBefore)
+	if err != nil && verify(leaf.NotAfter) == nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("verify the client's certificate: %w", err)
+	}
+	return nil
 }
 
 // NewServer serves the agent API: every route of BasePath and the device bootstrap. The caller does TLS, with ServerTLS.

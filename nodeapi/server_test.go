@@ -376,3 +376,18 @@ func TestCertificateIsVerifiedWithTheHandshakeButForItsTime(t *testing.T) {
 		t.Errorf("a server's certificate: %v, want a failed handshake", err)
 	}
 }
+
+// A clock that was set back after the CA was made gives certificates that begin before it.
+func TestSignerIsKnownWhereItsCertificateIsTheYounger(t *testing.T) {
+	t.Parallel()
+	p := nodeapitest.New(t)
+	p.SetBegin(-2 * time.Hour) // before the CA's
+	p.SetLifetime(time.Hour)
+	early, err := pairOf(t, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newClient(t, p, early).Report(t.Context(), sdwan.Report{}); err != nil {
+		t.Errorf("a certificate of the CA's own is not verified: %v", err)
+	}
+}

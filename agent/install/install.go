@@ -48,10 +48,8 @@ func Install(ctx context.Context, o Options, r Request) error {
 	if !service.HasSystemd() {
 		return errors.New("this machine has no systemd: enrol it with powernode-agent enroll, and keep powernode-agent run running by your own means")
 	}
-	if Left(o.StateDir) { // a removal that was cut off; what it would take away is what is to be there now
-		if err := os.RemoveAll(o.StateDir); err != nil {
-			return fmt.Errorf("remove the state of an agent that has left: %w", err)
-		}
+	if err := Return(o.StateDir); err != nil {
+		return err
 	}
 	enrolled, err := isEnrolled(o, r)
 	if err != nil {
@@ -103,11 +101,12 @@ func enrol(ctx context.Context, o Options, r Request, services service.Manager) 
 	}
 	left, err := leaveFormer(ctx, o)
 	switch {
+	case ctx.Err() != nil && !left: // it was cut off: the machine stays what it was, below
 	case err != nil: // the platform's record of the former instance stays open: nobody can clean up for it any more
 		o.Log.Warn().Err(err).Msg("the instance that this machine was is given up without its clean-up")
 	case left:
 		running = false
-		if err := services.Stop(ctx, service.AgentName); err != nil {
+		if err := services.Stop(context.WithoutCancel(ctx), service.AgentName); err != nil {
 			return fmt.Errorf("remove the service of the agent that has left: %w", err)
 		}
 	}
@@ -187,6 +186,17 @@ const leftFile = "left"
 func Left(stateDir string) bool {
 	_, err := os.Lstat(filepath.Join(stateDir, leftFile))
 	return err == nil
+}
+
+// Return gives up a removal that was cut off: what it would take away is what is to be there now. Whoever enrols calls it first.
+func Return(stateDir string) error {
+	if !Left(stateDir) {
+		return nil
+	}
+	if err := os.RemoveAll(stateDir); err != nil {
+		return fmt.Errorf("remove the state of an agent that has left: %w", err)
+	}
+	return nil
 }
 
 // Remove takes the agent away from a machine that has left: its state, and where Install put it, its service and program.

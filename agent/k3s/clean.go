@@ -58,7 +58,7 @@ func (s *Subsystem) remove(ctx context.Context, t target, st *state) error {
 	if cluster == "" {
 		cluster = t.clusterID
 	}
-	key := t.role + " " + t.clusterID // as the document says it: our own knowledge goes with the state
+	key := t.key() // as the document says it: our own knowledge goes with the state
 	if st.Role == "" && s.told == key && !s.anyFiles() {
 		return nil
 	}

@@ -36,7 +36,7 @@ func (s *Subsystem) Reconcile(ctx context.Context, doc *sdwan.Document) error {
 		return err
 	}
 	t := wanted(doc.K3s)
-	t.leaving = doc.Instance.Leave
+	t.leaving, t.document = doc.Instance.Leave, fmt.Sprintf("%s %d", doc.Incarnation, doc.Revision)
 	defer func() { s.publish(t, st) }()
 	switch {
 	case t.role == "":
@@ -44,8 +44,14 @@ func (s *Subsystem) Reconcile(ctx context.Context, doc *sdwan.Document) error {
 	case t.absent:
 		return s.remove(ctx, t, &st)
 	case st.Cleaned, st.Role != "" && st.Role != t.role && leaves(doc.K3s, st.Role):
-		old := t
-		old.role, old.runtime, old.clusterID = st.Role, runtimeOf(st.Role), st.ClusterID
+		if err := s.remove(ctx, t.before(st.Role, st.ClusterID), &st); err != nil {
+			return err
+		}
+	case st.Role == "" && leaves(doc.K3s, otherRole(t.role)): // nothing is known of it here, and the platform waits for a word
+		old := t.before(otherRole(t.role), "")
+		if s.told == old.key() {
+			break // the next document says so; what is there by now is the new role's
+		}
 		if err := s.remove(ctx, old, &st); err != nil {
 			return err
 		}
@@ -60,6 +66,13 @@ func runtimeOf(role string) string {
 		return nodeapi.RuntimeK3sAgent
 	}
 	return nodeapi.RuntimeK3sServer
+}
+
+func otherRole(role string) string {
+	if role == roleAgent {
+		return roleServer
+	}
+	return roleAgent
 }
 
 func (s *Subsystem) install(ctx context.Context, t target, st *state) error {

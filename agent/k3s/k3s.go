@@ -47,7 +47,7 @@ type Subsystem struct {
 
 	pass     sync.Mutex // one Reconcile at a time
 	joins    retries
-	told     string // role and cluster of the last stopped that this process has sent
+	told     string // the removal of the last stopped that this process has sent
 	findings findings
 	drains   oneByOne
 

@@ -612,6 +612,50 @@ func TestAbsentCleansTheHostTellsOnceAndForgets(t *testing.T) {
 	}
 }
 
+// The platform waits for each removal that it asks for, also where nothing is left to remove.
+func TestRemovalThatIsAskedForAnewIsToldAnew(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	doc := l.worker()
+	doc.K3s.Agent = &sdwan.K3sAgent{State: "absent"}
+	doc.Incarnation = "one"
+	for _, asked := range []struct {
+		incarnation string
+		revision    int64
+	}{{"one", 7}, {"one", 9}, {"restored from a backup", 9}} {
+		doc.Incarnation, doc.Revision = asked.incarnation, asked.revision
+		l.must(doc)
+		l.must(doc)
+	}
+	if got := l.phases(); got != "stopped stopped stopped" {
+		t.Errorf("told %s, want a word for each document that asks", got)
+	}
+}
+
+func TestMachineThatKnowsOfNoRoleSaysThatItIsCleanBeforeItTakesAnother(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	doc := l.worker()
+	doc.K3s.Server = &sdwan.K3sServer{State: "absent", ClusterID: "cluster-0"}
+	waiting := &nodeapi.Error{HTTPStatus: http.StatusServiceUnavailable, Retryable: true, RetryAfter: 1, Message: "the machine has still to clean up"}
+	l.answer = func(in nodeapi.HandshakeRequest) (nodeapi.HandshakeAnswer, error) {
+		if in.Phase == nodeapi.PhaseStopped {
+			return nodeapi.HandshakeAnswer{Acknowledged: true}, nil
+		}
+		return nodeapi.HandshakeAnswer{}, waiting
+	}
+	for range 2 {
+		if err := l.s.Reconcile(t.Context(), doc); err == nil {
+			t.Error("a join that has to wait is done")
+		}
+	}
+	if got := l.phases(); got != "stopped join_request join_request" || l.asked[0].Runtime != nodeapi.RuntimeK3sServer {
+		t.Errorf("told %s, first of %s", got, l.asked[0].Runtime)
+	}
+	l.answer = l.joins
+	l.waits(doc, "the worker has no certificate yet")
+}
+
 func TestNoOpinionTouchesNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

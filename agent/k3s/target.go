@@ -12,6 +12,7 @@ type target struct {
 	role       string // "" is no opinion
 	absent     bool
 	leaving    bool   // the whole machine leaves the platform
+	document   string // names the document that wants it
 	runtime    string // of the handshake
 	clusterID  string // servers
 	mode       string // servers: init, join, wait
@@ -44,6 +45,15 @@ func wanted(k sdwan.K3s) target {
 	}
 	return target{}
 }
+
+// before is the removal of what the machine was before it becomes this.
+func (t target) before(role, clusterID string) target {
+	t.role, t.runtime, t.clusterID = role, runtimeOf(role), clusterID
+	return t
+}
+
+// key names a removal that was asked for. The same one may be asked for again by a later document.
+func (t target) key() string { return t.role + " " + t.clusterID + " " + t.document }
 
 // leaves says whether the document takes a role away from this machine.
 func leaves(k sdwan.K3s, role string) bool {

@@ -259,6 +259,31 @@ func TestRestartThatIsAskedForIsNoFailure(t *testing.T) {
 	}
 }
 
+func TestStartThatFailsWasNotAskedFor(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		asked string
+		child process
+		want  bool
+	}{
+		{"the child", `{"pid": 7, "start": 5}`, process{PID: 7, Start: 5}, true},
+		{"an earlier child of its number", `{"pid": 7, "start": 4}`, process{PID: 7, Start: 5}, false},
+		{"a service without a child", `{"pid": 0, "start": 0}`, process{}, false},
+	} {
+		s := &supervisor{dir: t.TempDir(), rec: record{Child: tt.child}}
+		if err := os.WriteFile(filepath.Join(s.dir, askedFile), []byte(tt.asked), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.asked(); got != tt.want {
+			t.Errorf("%s: its end was asked for: %v, want %v", tt.name, got, tt.want)
+		}
+		if s.asked() {
+			t.Errorf("%s: asked for twice", tt.name)
+		}
+	}
+}
+
 func TestServiceIsStartedAgainAsItSays(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -151,7 +151,7 @@ func (s *supervisor) asked() bool {
 	}
 	_ = os.Remove(path) // one that stays names a process that is no more
 	var p process
-	return json.Unmarshal(b, &p) == nil && p == s.rec.Child
+	return json.Unmarshal(b, &p) == nil && p == s.rec.Child && p.PID != 0 // a start that failed has no child
 }
 
 // rest waits for the end of a service that is not started again: as long as we live nobody starts another supervisor.

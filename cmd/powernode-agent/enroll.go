@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"powernode/agent"
+	"powernode/agent/install"
 	"powernode/nodeapi"
 )
 
@@ -25,6 +26,9 @@ func enrollCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e, err := enrollment(file, instance, tokenFile, caFile, urls)
 			if err != nil {
+				return err
+			}
+			if err := install.Return(stateDir); err != nil {
 				return err
 			}
 			if err := agent.Enroll(cmd.Context(), stateDir, version, e); err != nil {

@@ -29,7 +29,9 @@ func installCommand() *cobra.Command {
 			o.Run = func(ctx context.Context) error {
 				return runAgent(ctx, agent.Options{StateDir: o.StateDir, RunDir: o.RunDir, Version: version, Log: o.Log})
 			}
-			if err := install.Install(cmd.Context(), o, r); err != nil {
+			ctx, stop := untilSignal(cmd.Context()) // a machine that leaves first takes a while; one that is cut off runs its agent again
+			defer stop()
+			if err := install.Install(ctx, o, r); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "this machine is instance %s; its agent runs, and starts with the machine\n", r.InstanceID)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"powernode/agent"
+	"powernode/agent/install"
 	"powernode/nodeapi/nodeapitest"
 )
 
@@ -91,5 +94,28 @@ func TestTokenIsTakenFromAFileThatOthersCannotReadAlone(t *testing.T) {
 				t.Errorf("%s with %s: exit %d: %s", command[0], filepath.Base(file), code, errs)
 			}
 		}
+	}
+}
+
+// A removal that was cut off would take away, at the next start, what the machine was enrolled as since.
+func TestEnrollingEndsTheRemovalOfAnAgentThatHasLeft(t *testing.T) {
+	t.Parallel()
+	p := nodeapitest.New(t)
+	dir := t.TempDir()
+	state, file := filepath.Join(dir, "state"), filepath.Join(dir, "enrollment.json")
+	data, err := json.Marshal(p.Enrollment())
+	if err := errors.Join(err, os.Mkdir(state, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(state, "left"), "")
+	write(t, file, string(data))
+	if !install.Left(state) {
+		t.Fatal("the file says nothing, so the test shows nothing")
+	}
+	if code, out, errs := invoke("enroll", "--state-dir", state, "--enrollment", file); code != 0 {
+		t.Fatalf("exit %d: %s%s", code, out, errs)
+	}
+	if is, err := agent.EnrolledAs(state); install.Left(state) || is != p.InstanceID || err != nil {
+		t.Errorf("the machine is instance %q (%v), and has left: %v", is, err, install.Left(state))
 	}
 }

@@ -50,6 +50,7 @@ type Platform struct {
 
 	mu        sync.Mutex
 	lifetime  time.Duration // of the certificates that it issues
+	begin     time.Duration // when they begin, from now
 	serial    int64
 	enrolled  string                           // CSR that used the token up
 	renewed   map[string]nodeapi.RefreshAnswer // by CSR
@@ -76,7 +77,7 @@ func New(t testing.TB) *Platform {
 // NewAt starts one on an address that machines of a test reach.
 func NewAt(t testing.TB, at netip.Addr) *Platform {
 	t.Helper()
-	p := &Platform{InstanceID: "instance-1", Token: "enrol-me", lifetime: 90 * 24 * time.Hour, serial: 1,
+	p := &Platform{InstanceID: "instance-1", Token: "enrol-me", lifetime: 90 * 24 * time.Hour, begin: -time.Minute, serial: 1,
 		revoked: map[string]bool{}, renewed: map[string]nodeapi.RefreshAnswer{}, newer: make(chan struct{}), reported: make(chan struct{}), artifacts: map[string][]byte{}}
 	if err := p.makeCA(); err != nil {
 		t.Fatal(err)
@@ -161,7 +162,7 @@ func (p *Platform) startTLS(at netip.Addr) error {
 func (p *Platform) sign(tmpl *x509.Certificate, pub any, lifetime time.Duration) ([]byte, error) {
 	p.serial++
 	tmpl.SerialNumber = big.NewInt(p.serial)
-	tmpl.NotBefore, tmpl.NotAfter = time.Now().Add(-time.Minute), time.Now().Add(lifetime)
+	tmpl.NotBefore, tmpl.NotAfter = time.Now().Add(p.begin), time.Now().Add(lifetime)
 	tmpl.KeyUsage = x509.KeyUsageDigitalSignature
 	return x509.CreateCertificate(rand.Reader, tmpl, p.ca, pub, p.caKey)
 }
@@ -215,6 +216,13 @@ func (p *Platform) SetLifetime(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lifetime = d
+}
+
+// SetBegin is when certificates issued from now on begin, from now; the CA's own did an hour before New.
+func (p *Platform) SetBegin(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.begin = d
 }
 
 // Revoke ends every certificate issued so far.

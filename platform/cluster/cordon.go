@@ -40,15 +40,9 @@ func (s *Service) StopForbidden(ctx context.Context, v *store.View, acct store.A
 	if err != nil {
 		return err
 	}
-	servers, others := 0, 0
-	for _, m := range members {
-		if m.Role != RoleServer {
-			continue
-		}
-		servers++
-		if m.ID != n.ID && m.Status == NodeActive {
-			others++
-		}
+	servers, others, err := serversBeside(ctx, v, n, members)
+	if err != nil {
+		return err
 	}
 	if servers == 1 || others >= servers/2+1 || n.Status == NodeDisconnected || n.Status == NodeError {
 		return nil

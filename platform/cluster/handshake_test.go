@@ -395,6 +395,46 @@ func TestLostServerIsGuardedByNoFloor(t *testing.T) {
 	})
 }
 
+// The platform starts again after a while: until it has listened for long enough, statuses stand still, and prove nothing.
+func TestServerThatNobodyHasHeardOfIsNoHealthyOne(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		heard time.Duration // ago
+		floor any
+	}{"heard lately": {time.Second, nil}, "heard before the platform was away": {time.Hour, "last_server"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			server, _, c := w.pair()
+			other := w.instance("a-2")
+			w.update(func(ctx context.Context, tx *store.Tx) error {
+				now := store.At(tx.Now())
+				n := store.ClusterNode{ID: store.ClusterNodeID(tx.NewID()), AccountID: w.acct, ClusterID: c.ID, InstanceID: other.ID, NodeID: other.NodeID,
+					Name: other.Name, Role: cluster.RoleServer, Status: cluster.NodeActive, JoinedAt: &now}
+				if err := store.InsertClusterNode(ctx, tx, n); err != nil {
+					return err
+				}
+				return store.PutClusterNodeHealth(ctx, tx, store.ClusterNodeHealth{ClusterNodeID: n.ID, ReportedAt: store.At(now.Add(-tt.heard))})
+			})
+			w.tick()
+			if n := w.member(other); n.Status != cluster.NodeActive {
+				t.Fatalf("the other server is %s, so the test shows nothing", n.Status)
+			}
+			for what, forbidden := range map[string]func(context.Context, *store.View, store.AccountID, store.InstanceID) error{
+				"removed": w.clusters.RemovalForbidden, "drained": w.clusters.CheckDrain} {
+				w.view(func(ctx context.Context, v *store.View) error {
+					var coded *schema.Error
+					err := forbidden(ctx, v, w.acct, server.ID)
+					if errors.As(err, &coded); coded == nil && tt.floor != nil || coded != nil && coded.Details["floor"] != tt.floor {
+						t.Errorf("%s: %v, want floor %v", what, err, tt.floor)
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
+
 func TestMembersEndNamesTheTaskThatDeletesItsNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -81,6 +81,11 @@ func healthOf(ctx context.Context, v *store.View, id store.ClusterNodeID) (nodeH
 	return nodeHealth{h}, err
 }
 
+// silent says that a member's agent was heard once, and not lately.
+func (h *nodeHealth) silent(now time.Time) bool {
+	return !h.ReportedAt.IsZero() && now.Sub(h.ReportedAt.Time) > silentAfter
+}
+
 func (h *nodeHealth) markReady(ready bool, now time.Time) {
 	switch {
 	case ready:
@@ -203,7 +208,7 @@ func heard(now, from time.Time, since store.Time) time.Duration {
 // nodeStatus is the table of a member's states. The platform has listened from an instant on: nothing gets worse by what
 // nobody could tell it before.
 func nodeStatus(n store.ClusterNode, h nodeHealth, now, from time.Time) string {
-	silent := !h.ReportedAt.IsZero() && now.Sub(h.ReportedAt.Time) > silentAfter
+	silent := h.silent(now)
 	ready := h.NodeReady != nil && *h.NodeReady
 	switch n.Status {
 	case NodeJoining:

@@ -40,17 +40,15 @@ func (s *Service) RemovalForbidden(ctx context.Context, v *store.View, acct stor
 	if err != nil {
 		return err
 	}
-	workers, others, servers := 0, 0, 0
+	workers := 0
 	for _, m := range members {
-		switch {
-		case m.Role == RoleAgent:
+		if m.Role == RoleAgent {
 			workers++
-		case m.ID != n.ID && m.Status == NodeActive:
-			others++
-			servers++
-		default:
-			servers++
 		}
+	}
+	servers, others, err := serversBeside(ctx, v, n, members)
+	if err != nil {
+		return err
 	}
 	switch {
 	case others == 0 && workers > 0:
@@ -60,6 +58,28 @@ func (s *Service) RemovalForbidden(ctx context.Context, v *store.View, acct stor
 		return schema.Errorf(schema.PreconditionFailed, "cluster %s would lose etcd quorum", c.Name).WithDetail("floor", "quorum")
 	}
 	return nil
+}
+
+// serversBeside counts a cluster's servers, and those beside one that are healthy. The status of one that nobody has heard of since
+// the platform began to listen stands still, and proves nothing.
+func serversBeside(ctx context.Context, v *store.View, one store.ClusterNode, members []store.ClusterNode) (servers, healthy int, err error) {
+	for _, m := range members {
+		if m.Role != RoleServer {
+			continue
+		}
+		servers++
+		if m.ID == one.ID || m.Status != NodeActive {
+			continue
+		}
+		h, err := healthOf(ctx, v, m.ID)
+		if err != nil {
+			return 0, 0, err
+		}
+		if !h.silent(v.Now()) {
+			healthy++
+		}
+	}
+	return servers, healthy, nil
 }
 
 // DetachForbidden refuses to take a member off its cluster's network.
