@@ -259,12 +259,6 @@ func AuditOf(ctx context.Context, v *View, acct AccountID, resourceType, id stri
 	return collect(v, ctx, scanAudit, `SELECT `+auditColumns+` FROM audit WHERE `+condition+` ORDER BY sequence`, args...)
 }
 
-// LatestAudit is the last row about a resource, or ErrNoRow.
-func LatestAudit(ctx context.Context, v *View, acct AccountID, resourceType, id string) (AuditEntry, error) {
-	return scanAudit(v, v.queryRow(ctx, `SELECT `+auditColumns+` FROM audit WHERE account_id = ? AND resource_type = ?
-		AND resource_id = ? ORDER BY sequence DESC LIMIT 1`, acct, resourceType, id))
-}
-
 // AuditFilter narrows the record.
 type AuditFilter struct {
 	AccountID     AccountID // empty: of all accounts

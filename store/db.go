@@ -120,6 +120,7 @@ type Tx struct {
 	networks  map[NetworkID]bool
 	wake      map[string]bool
 	effects   []AuditEntry
+	committed []func()
 	appended  Head // the transaction's last row of the audit chain; the zero value: it has none
 	actor     Actor
 }
@@ -214,6 +215,9 @@ func (db *DB) update(ctx context.Context, note bool, fn func(tx *Tx) error) erro
 		return told(fmt.Errorf("commit: %w", err))
 	}
 	db.held.advance(tx.appended)
+	for _, note := range tx.committed {
+		note()
+	}
 	db.watch.wake(tx.wake)
 	return nil
 }
@@ -281,6 +285,9 @@ func (tx *Tx) Touched() ([]InstanceID, []NetworkID) {
 
 // Wake wakes those who watch a topic, after the commit.
 func (tx *Tx) Wake(topic string) { tx.wake[topic] = true }
+
+// Committed has a process note, once the transaction is committed, what it remembers of it. What is rolled back was not.
+func (tx *Tx) Committed(note func()) { tx.committed = append(tx.committed, note) }
 
 // Act names who the transaction's audit rows are written for.
 func (tx *Tx) Act(a Actor) { tx.actor = a }

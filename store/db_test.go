@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -47,6 +48,30 @@ func revision(t *testing.T, db *store.DB) (n int64) {
 		return err
 	})
 	return n
+}
+
+func TestWhatAProcessNotesOfATransactionIsOfOneThatWasCommitted(t *testing.T) {
+	t.Parallel()
+	db := storetest.New(t)
+	var noted []string
+	as := func(name string, outcome error) func(*store.Tx) error {
+		return func(tx *store.Tx) error {
+			tx.Committed(func() { noted = append(noted, name) })
+			return outcome
+		}
+	}
+	if err := db.Update(t.Context(), as("rolled back", errors.New("boom"))); err == nil {
+		t.Error("a transaction that fails is committed")
+	}
+	if _, err := db.DryRun(t.Context(), as("dry run", nil)); err != nil {
+		t.Error(err)
+	}
+	if err := db.Update(t.Context(), as("committed", nil)); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"committed"}; !slices.Equal(noted, want) {
+		t.Errorf("noted %q, want %q", noted, want)
+	}
 }
 
 func TestTransactionIsWholeOrAbsent(t *testing.T) {

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+
+	"powernode/schema"
 )
 
 // ExecutionEvent is the record of one verb call.
@@ -42,14 +44,21 @@ func scanEvent(_ *View, s scanner) (ExecutionEvent, error) {
 
 // PutExecutionEvent writes an event, or the outcome of one that was written as pending.
 func PutExecutionEvent(ctx context.Context, tx *Tx, e ExecutionEvent) error {
-	return tx.exec(ctx, `INSERT INTO execution_events (id, account_id, source_type, source_id, event_type, status, duration_ms,
+	err := tx.exec(ctx, `INSERT INTO execution_events (id, account_id, source_type, source_id, event_type, status, duration_ms,
 		error_class, error_message, correlation_id, call_id, call_hash, caller_id, result, result_expires_at, created_at)
 		VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)
 		ON CONFLICT (id) DO UPDATE SET status = excluded.status, duration_ms = excluded.duration_ms, error_class = excluded.error_class,
 		error_message = excluded.error_message, result = excluded.result, result_expires_at = excluded.result_expires_at`,
 		e.ID, e.AccountID, e.SourceType, e.SourceID, e.EventType, e.Status, e.DurationMS, nullable(e.ErrorClass),
 		nullable(e.ErrorMessage), e.CorrelationID, nullable(e.CallID), nullable(e.CallHash), e.CallerID, e.Result, e.ResultExpiresAt, At(tx.now))
+	if e.CallID != "" && repeats(err) {
+		return ErrCallIDUsed
+	}
+	return err
 }
+
+// ErrCallIDUsed says that an event is there under the call id.
+var ErrCallIDUsed = schema.Errorf(schema.Conflict, "the call id was used before")
 
 // ExecutionEventByCall finds the event of a call that was sent before, or ErrNoRow.
 func ExecutionEventByCall(ctx context.Context, v *View, acct AccountID, callID string) (ExecutionEvent, error) {

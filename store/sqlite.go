@@ -92,6 +92,12 @@ func (t *transaction) end() {
 	t.conn.Close() // fails on the closed one alone
 }
 
+// repeats says whether a statement was refused because what it writes must be unique.
+func repeats(err error) bool {
+	var refused sqlite3.Error
+	return errors.As(err, &refused) && refused.ExtendedCode == sqlite3.ErrConstraintUnique
+}
+
 func migrate(ctx context.Context, db *sql.DB) error {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {

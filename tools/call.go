@@ -142,6 +142,9 @@ func (c *call) finish(ctx context.Context, path func(context.Context) (Result, e
 	}
 	if recordErr := c.recordFailure(context.WithoutCancel(ctx), coded); recordErr != nil {
 		c.p.Log.Error().Err(recordErr).Str("verb", c.d.name).Msg("execution event not written")
+		if errors.As(recordErr, new(*store.Fault)) || errors.Is(recordErr, store.ErrCallIDUsed) {
+			c.p.recordLater(*c)
+		}
 	}
 	if coded.Code == schema.Internal {
 		c.p.Log.Error().Err(err).Str("verb", c.d.name).Str("event", string(c.event.ID)).Msg("verb failed")

@@ -49,13 +49,23 @@ func TestUsedCallIDThatIsCalledFreshHasNoEffect(t *testing.T) {
 	for i, name := range []string{"tenant-a", "tenant-b"} {
 		_, err := env.Platform.Call(t.Context(), env.Caller, tools.Request{Verb: "system_sdwan_create_network",
 			Arguments: fmt.Appendf(nil, `{"name": %q}`, name), CallID: "call-1", Fresh: true})
-		if (err == nil) != (i == 0) {
+		if (err == nil) != (i == 0) || i == 1 && schema.CodeOf(err) != schema.Conflict {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
 	if got := env.Call(t, "system_sdwan_list_networks", nil); got["count"] != 1.0 {
 		t.Errorf("networks = %v, want one", got)
 	}
+	if err := env.Platform.FlushReads(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	env.View(t, func(ctx context.Context, v *store.View) error {
+		events, err := store.ExecutionEvents(ctx, v, env.Account.ID, "", "refused", 10)
+		if len(events) != 1 {
+			t.Errorf("events of refused calls: %+v, want the second call's", events)
+		}
+		return err
+	})
 }
 
 func TestCallThatIsSentTwiceAtOnceRunsOnce(t *testing.T) {

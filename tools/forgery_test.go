@@ -263,3 +263,42 @@ func TestPolicyThatNobodySignedIsListedOnlyWhereItBinds(t *testing.T) {
 		})
 	}
 }
+
+// What a process remembers until it is written is remembered on where the transaction that writes it is rolled back.
+func TestWhatWaitsToBeToldOutlivesATransactionThatIsRolledBack(t *testing.T) {
+	t.Parallel()
+	env := toolstest.New(t)
+	secret, made := env.Token(t, "", governance.TokenStatement{Role: governance.RoleAgent})
+	env.CallerBy(t, secret)
+	env.Update(t, func(ctx context.Context, tx *store.Tx) error {
+		return store.PutPolicy(ctx, tx, store.Policy{ID: "hand", AccountID: env.Account.ID, ActionCategory: "system.task.terminate",
+			Verdict: string(governance.AutoApprove), Scope: "{}", MadeBy: env.Person.ID})
+	})
+	rules := env.Platform.Governance
+	env.View(t, func(ctx context.Context, v *store.View) error {
+		_, err := rules.Decide(ctx, v, env.Caller, "system.task.terminate", nil)
+		return err
+	})
+	boom := errors.New("boom")
+	for _, outcome := range []error{boom, nil} {
+		err := env.Platform.DB.Update(t.Context(), func(tx *store.Tx) error {
+			return errors.Join(rules.Tell(t.Context(), tx), rules.WriteUses(t.Context(), tx), outcome)
+		})
+		if !errors.Is(err, outcome) {
+			t.Fatal(err)
+		}
+		if rules.Suspected() != (outcome != nil) {
+			t.Errorf("after a transaction that ended with %v, something waits to be told: %v", outcome, rules.Suspected())
+		}
+	}
+	if told := env.Signals(t, "system.signature_invalid"); len(told) != 1 {
+		t.Errorf("signals of the policy that nobody has signed: %v, want one", told)
+	}
+	env.View(t, func(ctx context.Context, v *store.View) error {
+		row, err := store.TokenByID(ctx, v, env.Account.ID, made.ID)
+		if err == nil && row.LastUsedAt == nil {
+			t.Error("the token's use is lost")
+		}
+		return err
+	})
+}

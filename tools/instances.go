@@ -250,14 +250,26 @@ func provisionInstance() *Definition {
 				if err != nil || refusal != nil {
 					return r, refusal, err
 				}
-				return r, nil, r.tell(ctx, p, tx, i)
+				if err := r.tell(ctx, p, tx, i); err != nil {
+					return r, nil, err
+				}
+				row, holds := r.credential()
+				if !holds || r.intent.Instance.Intent == store.IntentCreate { // this call asked for the machine
+					return r, nil, nil
+				}
+				row.AccountID = i.AccountID
+				_, err = tx.Audit(ctx, row)
+				return r, nil, err
 			}
 		},
-		credential: func(r provisionResult) (store.AuditEntry, bool) {
-			return store.AuditEntry{Action: "read", ResourceType: "System::NodeInstance", ResourceID: string(r.Instance.ID),
-				New: store.Object{"enrollment": "command"}}, r.Enrollment != nil
-		},
+		credential: provisionResult.credential,
 	})
+}
+
+// credential is the row of handing out the command that a machine enrols with once more.
+func (r provisionResult) credential() (store.AuditEntry, bool) {
+	return store.AuditEntry{Action: "read", ResourceType: "System::NodeInstance", ResourceID: string(r.Instance.ID),
+		New: store.Object{"enrollment": "command"}}, r.Enrollment != nil
 }
 
 func (r *provisionResult) tell(ctx context.Context, p *Platform, tx *store.Tx, i store.Instance) (err error) {

@@ -328,9 +328,23 @@ func TestManualProvisioningAnswersACommandThatEnrolsOnce(t *testing.T) {
 	if left := time.Until(expires); err != nil || left > time.Hour || left < 50*time.Minute {
 		t.Errorf("it expires in %s, want an hour (%v)", left, err)
 	}
+	reads := func() (n int) {
+		for _, row := range s.Audit(t, "System::NodeInstance") {
+			if row.Action == "read" {
+				n++
+			}
+		}
+		return n
+	}
+	if n := reads(); n != 0 {
+		t.Errorf("%d readings of the command are recorded after the call that made it", n)
+	}
 	again := s.Call(t, "system_provision_instance", args)
 	if diff := cmp.Diff(got["enrollment"], again["enrollment"]); diff != "" {
 		t.Errorf("the same call again (-first +second):\n%s", diff)
+	}
+	if n := reads(); n != 1 {
+		t.Errorf("%d readings of the command are recorded after it was handed out once more", n)
 	}
 	s.enrol(t, command)
 	id := at(t, got, "instance", "id").(string)

@@ -263,7 +263,7 @@ func TestEmergencyStopIsAPersonsAndEndsWithThem(t *testing.T) {
 	env.Refused(t, "system_sdwan_create_network", create, schema.BlockedByPolicy, "emergency stop since ")
 	env.Call(t, "system_sdwan_list_networks", nil) // reads go on
 	env.CallAs(t, person, "system_sdwan_create_network", toolstest.Object{"name": "by-a-person"})
-	toolstest.Has(t, toolstest.Object{"resumed": true}, env.Resume(t, "y"))
+	toolstest.Has(t, toolstest.Object{"resumed": true}, env.CallAs(t, person, "platform_resume", toolstest.Object{"reason": "y"}))
 	env.Call(t, "system_sdwan_create_network", create)
 }
 

@@ -200,3 +200,57 @@ func TestPolicyOfOneNetworkSaysNothingOfAnother(t *testing.T) {
 		t.Errorf("a person's own policy is more specific than a network's: %s", spelt(got["policy"]))
 	}
 }
+
+// TestPolicyOfOneClusterSaysNothingOfOtherNetworks: what a person loosened for a cluster is loosened for what lies there alone, and
+// for nothing that only names it.
+func TestPolicyOfOneClusterSaysNothingOfOtherNetworks(t *testing.T) {
+	t.Parallel()
+	w := newLab(t)
+	one, two := w.network(t, "one"), w.network(t, "two")
+	cluster := at(t, w.Call(t, "kubernetes_create_cluster", toolstest.Object{"name": "green", "network_id": one}), "cluster", "id").(string)
+	inside, _ := w.member(t, one, "m-1")
+	both, _ := w.member(t, one, "m-2")
+	w.Call(t, "system_sdwan_attach_peer", toolstest.Object{"network_id": two, "node_instance_id": both})
+	first, peer := w.member(t, one, "m-3") // that K3s is installed on
+	beside, _ := w.member(t, two, "m-4")
+	w.Update(t, func(ctx context.Context, tx *store.Tx) error {
+		for _, id := range []store.InstanceID{inside, both} {
+			i, err := store.InstanceByID(ctx, &tx.View, w.Account.ID, id)
+			if err != nil {
+				return err
+			}
+			err = store.InsertClusterNode(ctx, tx, store.ClusterNode{ID: store.ClusterNodeID(tx.NewID()), AccountID: w.Account.ID,
+				ClusterID: store.ClusterID(cluster), InstanceID: i.ID, NodeID: i.NodeID, Name: i.Name, Role: "agent", Status: "active"})
+			if err != nil {
+				return err
+			}
+		}
+		c, err := store.ClusterByID(ctx, &tx.View, w.Account.ID, store.ClusterID(cluster))
+		if err != nil {
+			return err
+		}
+		c.BootstrapInstanceID = first
+		return store.UpdateCluster(ctx, tx, c)
+	})
+	for _, category := range []string{"system.task.terminate", "system.instance_update", "sdwan.virtual_ip_create"} {
+		w.SetPolicy(t, category, governance.RequireApproval, governance.Scope{})
+		w.SetPolicy(t, category, governance.AutoApprove, governance.Scope{ClusterID: store.ClusterID(cluster)})
+	}
+	ip := toolstest.Object{"network_id": one, "name": "fresh", "cidr": "auto", "holder_peer_ids": []any{peer["id"]}}
+	for _, tt := range []struct {
+		name, verb string
+		args       toolstest.Object
+		want       governance.Verdict
+	}{
+		{"a member", "system_terminate_instance", on(string(inside)), governance.AutoApprove},
+		{"the first server", "system_sdwan_create_virtual_ip", ip, governance.AutoApprove},
+		{"a member that is in another network too", "system_terminate_instance", on(string(both)), governance.RequireApproval},
+		{"a machine whose config names the cluster", "system_update_instance", toolstest.Object{"instance_id": beside,
+			"config": toolstest.Object{"target_cluster_id": cluster, "cluster_id": cluster}}, governance.RequireApproval},
+	} {
+		got := at(t, w.Call(t, "platform_preview", toolstest.Object{"verb": tt.verb, "arguments": tt.args}), "policy", "verdict")
+		if got != string(tt.want) {
+			t.Errorf("%s, of a cluster whose policy is loose: %v, want %s", tt.name, got, tt.want)
+		}
+	}
+}

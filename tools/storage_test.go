@@ -1,6 +1,7 @@
 package tools_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"powernode/schema"
+	"powernode/store"
 	"powernode/tools"
 	"powernode/tools/toolstest"
 )
@@ -66,8 +70,28 @@ func fullDisk(t *testing.T, dir string) {
 	if got := int(list["count"].(float64)); got != made-1 {
 		t.Errorf("there are %d networks, want the %d that were answered", got, made-1)
 	}
+	read := 1
+	for env.Platform.FlushReads(t.Context()) == nil { // until its event can't be written
+		env.Call(t, "system_sdwan_list_networks", nil)
+		read++
+	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
 	env.Call(t, "system_sdwan_create_network", fmt.Sprintf(`{"name": "net-%d"}`, made-1))
+	if err := env.Platform.FlushReads(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	env.View(t, func(ctx context.Context, v *store.View) error {
+		events, err := store.ExecutionEvents(ctx, v, env.Account.ID, "", "", 100_000)
+		for _, e := range events {
+			got[e.EventType+" "+e.Status]++
+		}
+		return err
+	})
+	want := map[string]int{"system_sdwan_create_network ok": made, "system_sdwan_create_network failed": 1, "system_sdwan_list_networks ok": read}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events of what was called on the full disk (-want +got):\n%s", diff)
+	}
 }

@@ -119,7 +119,6 @@ func (o *initOptions) ask(t *terminal, state tools.KeyState) (err error) {
 	return err
 }
 
-// make makes the key, with what gives it the right to stand.
 // maxAsked is how often an answer may be refused.
 const maxAsked = 5
 
@@ -141,6 +140,7 @@ func askFor(t *terminal, question, given, otherwise string, check func(string) e
 	}
 }
 
+// make makes the key, with what gives it the right to stand.
 func (o *initOptions) make(t *terminal, dir stateDir, state tools.KeyState) (governance.KeyInput, ed25519.PrivateKey, error) {
 	var in governance.KeyInput
 	var old ed25519.PrivateKey

@@ -139,8 +139,19 @@ func TestPolicyIsSetForWhatHasAName(t *testing.T) {
 			t.Errorf("policies of %s:\n%s", tt.name, list)
 		}
 	}
-	if shown, code := onTerminal(t, dir, nil, "policies", "set", "sdwan.firewall_rule_create", "block", "--network-id", "tenant-b"); code != 4 {
-		t.Errorf("a name of nothing ends with %d:\n%s", code, shown)
+	slug := call(t, dir, "system_sdwan_create_network", "--name", "Tenant C")["network"].(map[string]any)["slug"].(string)
+	call(t, dir, "system_sdwan_create_network", "--name", slug)
+	for _, tt := range []struct {
+		flag, name string
+		code       int
+	}{
+		{"--network-id", "tenant-b", 4},
+		{"--user-id", "bob@example.org", 4},
+		{"--network-id", slug, 3}, // the name of one, the slug of another
+	} {
+		if shown, code := onTerminal(t, dir, nil, "policies", "set", "sdwan.firewall_rule_create", "block", tt.flag, tt.name); code != tt.code {
+			t.Errorf("%s %s ends with %d, want %d:\n%s", tt.flag, tt.name, code, tt.code, shown)
+		}
 	}
 }
 

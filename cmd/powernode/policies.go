@@ -143,7 +143,7 @@ func scopeIDs(ctx context.Context, c client, s governance.Scope) (governance.Sco
 		}
 		i := slices.IndexFunc(people.Users, func(u governance.PersonView) bool { return u.Email == string(s.UserID) && u.Note == nil })
 		if i < 0 {
-			return s, fmt.Errorf("the account has nobody with the e-mail address %s", governance.Quote(string(s.UserID)))
+			return s, schema.Errorf(schema.NotFound, "the account has nobody with the e-mail address %s", governance.Quote(string(s.UserID)))
 		}
 		s.UserID = people.Users[i].ID
 	}
@@ -164,12 +164,14 @@ func clusterID(ctx context.Context, c client, ref store.ClusterID) (store.Cluste
 	return answer.Cluster.ID, err
 }
 
-// networkID is the same for a network, which verbs know by its id alone.
+// networkID is the same for a network, which verbs know by its id alone. A name that is another's slug names none of both: what a
+// person signs must not turn on what somebody called a network.
 func networkID(ctx context.Context, c client, ref store.NetworkID) (store.NetworkID, error) {
 	if uuid.Validate(string(ref)) == nil {
 		return ref, nil
 	}
 	arguments := map[string]any{"limit": 500}
+	var found []store.NetworkID
 	for {
 		var page struct {
 			Networks []struct {
@@ -184,10 +186,16 @@ func networkID(ctx context.Context, c client, ref store.NetworkID) (store.Networ
 		}
 		for _, n := range page.Networks {
 			if n.Name == string(ref) || n.Slug == string(ref) {
-				return n.ID, nil
+				found = append(found, n.ID)
 			}
 		}
-		if page.Next == nil {
+		switch {
+		case page.Next != nil:
+		case len(found) == 1:
+			return found[0], nil
+		case len(found) > 1:
+			return "", schema.Errorf(schema.InvalidArguments, "%s is the name of one network and the slug of another: give the id", governance.Quote(string(ref)))
+		default:
 			return "", schema.Errorf(schema.NotFound, "the account has no network of the name %s", governance.Quote(string(ref)))
 		}
 		arguments["cursor"] = *page.Next

@@ -91,41 +91,55 @@ func (r *reached) now(ctx context.Context, v *store.View) (Reach, error) {
 // fits says whether a call touches the cluster or network that a scope speaks of.
 func (r *reached) fits(ctx context.Context, v *store.View, s Scope) (bool, error) {
 	of, err := r.now(ctx, v)
-	return of.Clusters[s.ClusterID] || of.Networks[s.NetworkID], err
+	_, cluster := of.Clusters[s.ClusterID]
+	return cluster || of.Networks[s.NetworkID], err
 }
 
-// over lays the policies of clusters and networks over what else is said of a call. A policy of one cluster says nothing of
-// another: a call that touches several needs the strictest of what each of them needs, and so with networks.
+// over lays the policies of clusters and networks over what else is said of a call. A policy of one place says nothing of
+// another: a call that touches several needs the strictest of what each of them needs. A cluster needs what its own policy and
+// its network's say; a network that is touched for the sake of its cluster alone asks for nothing more.
 func (r *reached) over(ctx context.Context, v *store.View, placed []rule, otherwise Verdict) (Verdict, error) {
 	of, err := r.now(ctx, v)
 	if err != nil {
 		return "", err
 	}
-	clusters, networks := map[string]Verdict{}, map[string]Verdict{}
+	clusters, networks := map[store.ClusterID]Verdict{}, map[store.NetworkID]Verdict{}
 	for _, p := range placed {
-		switch {
-		case of.Clusters[p.scope.ClusterID]:
-			clusters[string(p.scope.ClusterID)] = p.verdict
-		case of.Networks[p.scope.NetworkID]:
-			networks[string(p.scope.NetworkID)] = p.verdict
+		if p.scope.ClusterID != "" {
+			clusters[p.scope.ClusterID] = p.verdict
+		} else {
+			networks[p.scope.NetworkID] = p.verdict
 		}
 	}
-	verdict, fits := AutoApprove, false
-	for _, kind := range []struct {
-		said    map[string]Verdict
-		touched int
-	}{{clusters, len(of.Clusters)}, {networks, len(of.Networks)}} {
-		for _, said := range kind.said {
-			verdict, fits = Stricter(verdict, said), true
+	needs, fits, through := AutoApprove, false, map[store.NetworkID]bool{}
+	need := func(said Verdict, is bool) {
+		fits = fits || is
+		if !is {
+			said = otherwise
 		}
-		if len(kind.said) > 0 && len(kind.said) < kind.touched {
-			verdict = Stricter(verdict, otherwise)
+		needs = Stricter(needs, said)
+	}
+	for cluster, network := range of.Clusters {
+		own, speaks := clusters[cluster]
+		its, too := networks[network]
+		if speaks && too {
+			own = Stricter(own, its)
+		} else if too {
+			own = its
+		}
+		need(own, speaks || too)
+		through[network] = true
+	}
+	for network := range of.Networks {
+		if !through[network] {
+			said, is := networks[network]
+			need(said, is)
 		}
 	}
 	if !fits {
 		return otherwise, nil
 	}
-	return verdict, nil
+	return needs, nil
 }
 
 // alwaysDecided says whether calls of a category are decided by a human key whatever the policies say: every force.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"powernode/schema"
 	"powernode/store"
@@ -14,7 +15,7 @@ import (
 // Reach is what a call touches of what a policy's scope can speak of: the clusters and networks where that lies which its
 // arguments name.
 type Reach struct {
-	Clusters map[store.ClusterID]bool
+	Clusters map[store.ClusterID]store.NetworkID // with the network that each lies in
 	Networks map[store.NetworkID]bool
 }
 
@@ -23,14 +24,14 @@ type Reaching func(ctx context.Context, v *store.View) (Reach, error)
 
 // ReachOf is the reach of what lies in one network, and in one cluster; an empty id is none.
 func ReachOf(cluster store.ClusterID, network store.NetworkID) Reach {
-	r := Reach{Clusters: map[store.ClusterID]bool{}, Networks: map[store.NetworkID]bool{}}
+	r := Reach{Clusters: map[store.ClusterID]store.NetworkID{}, Networks: map[store.NetworkID]bool{}}
 	r.in(cluster, network)
 	return r
 }
 
 func (r Reach) in(cluster store.ClusterID, network store.NetworkID) {
 	if cluster != "" {
-		r.Clusters[cluster] = true
+		r.Clusters[cluster] = network
 	}
 	if network != "" {
 		r.Networks[network] = true
@@ -108,7 +109,11 @@ func (s *search) within(arguments store.Object) error {
 		var ids []any
 		switch value := value.(type) {
 		case map[string]any:
-			if err := s.within(value); err != nil {
+			within := s.within
+			if key == "config" {
+				within = s.configured
+			}
+			if err := within(value); err != nil {
 				return err
 			}
 			continue
@@ -126,6 +131,20 @@ func (s *search) within(arguments store.Object) error {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+// configured is what the config in a call's arguments names: a template's its network, a module's its cluster. Whatever else
+// somebody writes into a free-form object is nothing that the call touches.
+func (s *search) configured(config store.Object) error {
+	about := s.verb.Subject("id")
+	switch {
+	case about == "template":
+		network, _ := config["sdwan_network_id"].(string)
+		return s.network(network)
+	case strings.Contains(about, "module"):
+		return s.targeted(store.Object{"target_cluster_id": config["target_cluster_id"]})
 	}
 	return nil
 }
@@ -154,7 +173,11 @@ func (s *search) instance(id string) error {
 	for _, p := range peers {
 		s.found.in("", p.NetworkID)
 	}
-	member, err := store.ClusterNodeByInstance(s.ctx, s.v, s.acct, store.InstanceID(id))
+	return s.membership(store.InstanceID(id))
+}
+
+func (s *search) membership(id store.InstanceID) error {
+	member, err := store.ClusterNodeByInstance(s.ctx, s.v, s.acct, id)
 	switch {
 	case err == nil:
 		return s.cluster(string(member.ClusterID))
@@ -163,7 +186,7 @@ func (s *search) instance(id string) error {
 	}
 	clusters, err := store.Clusters(s.ctx, s.v, s.acct)
 	for _, c := range clusters {
-		if c.BootstrapInstanceID == store.InstanceID(id) {
+		if c.BootstrapInstanceID == id {
 			s.found.in(c.ID, c.NetworkID)
 		}
 	}
@@ -235,17 +258,14 @@ func (s *search) targeted(config store.Object) error {
 	return nil
 }
 
+// peer lies in its network, and where its machine is a member.
 func (s *search) peer(id string) error {
 	p, err := store.PeerByID(s.ctx, s.v, s.acct, store.PeerID(id))
 	if err != nil {
 		return err
 	}
 	s.found.in("", p.NetworkID)
-	member, err := store.ClusterNodeByInstance(s.ctx, s.v, s.acct, p.InstanceID)
-	if err != nil {
-		return err
-	}
-	return s.cluster(string(member.ClusterID))
+	return s.membership(p.InstanceID)
 }
 
 // virtualIP lies where those do that may hold it.

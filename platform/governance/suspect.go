@@ -2,6 +2,7 @@ package governance
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"powernode/platform/signal"
@@ -43,12 +44,16 @@ func (s *Service) Suspected() bool {
 	return len(s.suspects.waiting) > 0
 }
 
-// Tell emits the signals of what was found with a signature that does not fit.
+// Tell emits the signals of what was found with a signature that does not fit. What is not committed waits on.
 func (s *Service) Tell(ctx context.Context, tx *store.Tx) error {
 	s.suspects.mu.Lock()
-	waiting := s.suspects.waiting
-	s.suspects.waiting = nil
+	waiting := slices.Clone(s.suspects.waiting)
 	s.suspects.mu.Unlock()
+	tx.Committed(func() {
+		s.suspects.mu.Lock()
+		defer s.suspects.mu.Unlock()
+		s.suspects.waiting = s.suspects.waiting[len(waiting):] // others have come behind them alone
+	})
 	for _, one := range waiting {
 		err := signal.Emit(ctx, tx, one.account, signal.Event{Kind: "system.signature_invalid",
 			Payload: store.Object{"subject": one.subject, "id": one.id}})

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -432,22 +433,28 @@ func (u *used) note(id store.TokenID, at time.Time) {
 	u.waiting[id] = at
 }
 
-func (u *used) take() map[store.TokenID]time.Time {
+func (u *used) due() map[store.TokenID]time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	out := u.waiting
-	for id, at := range out {
+	return maps.Clone(u.waiting)
+}
+
+func (u *used) done(written map[store.TokenID]time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for id, at := range written {
 		u.written[id] = at
+		if u.waiting[id].Equal(at) { // no later use came meanwhile
+			delete(u.waiting, id)
+		}
 	}
-	if len(out) > 0 {
-		u.waiting = map[store.TokenID]time.Time{}
-	}
-	return out
 }
 
 // WriteUses writes when credentials were last used; it is called with the batch of events of reads.
 func (s *Service) WriteUses(ctx context.Context, tx *store.Tx) error {
-	for id, at := range s.used.take() {
+	due := s.used.due()
+	tx.Committed(func() { s.used.done(due) })
+	for id, at := range due {
 		if err := store.MarkTokenUsed(ctx, tx, id, store.At(at)); err != nil {
 			return fmt.Errorf("write the last use of a credential: %w", err)
 		}
