@@ -7,6 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 )
 
 // AgentName is the agent's own service.
@@ -43,9 +46,24 @@ func Retire(ctx context.Context, name string) error {
 	if _, err := runSystemctl(ctx, "stop", "--no-block", unit); err != nil {
 		return err
 	}
+	if err := awaitEnding(ctx, unit); err != nil {
+		return err
+	}
 	if err := os.Remove(filepath.Join(systemdUnits, unit)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the unit %s: %w", name, err)
 	}
 	_, err := runSystemctl(ctx, "daemon-reload")
 	return err
+}
+
+// endingLimit is how long systemd may take to begin what it was told; at a boot other units come first.
+const endingLimit = time.Minute
+
+// awaitEnding waits until systemd has begun to end a service. It does so after it has answered, and if the unit was gone by then
+// it would end it by the rules of a unit it does not know.
+func awaitEnding(ctx context.Context, unit string) error {
+	return await(ctx, endingLimit, "systemd to begin the end of "+unit, func() (bool, error) {
+		state, err := runSystemctl(ctx, "show", "--property=ActiveState", "--value", unit)
+		return err == nil && !slices.Contains([]string{"active", "activating", "reloading"}, strings.TrimSpace(state)), err
+	})
 }
