@@ -87,7 +87,7 @@ func (l *lab) missedNothing(ctx context.Context, t *testing.T) {
 // Twenty kills on the way of calls that make machines, each call under an idempotency key and killed up to five times.
 // Not in parallel: a small host carries one lab.
 func TestKilledControlPlaneMakesEachMachineOnce(t *testing.T) {
-	const kills, killsEach, most = 20, 5, 12
+	const kills, killsEach, most = 20, 5, 60
 	ctx, l := openLab(t)
 	k := &killer{Installation: l.Installation, random: seeded(t)}
 	want := map[string]string{} // instance by node, as the repeated call names it
@@ -117,8 +117,8 @@ func (l *lab) provision(ctx context.Context, t *testing.T, k *killer, node strin
 	go func() {
 		var err error
 		for n := 0; n < kills && err == nil; n++ {
-			// A machine is made in less than a tenth of a second here, in more on a host that is busy.
-			err = k.next(onTheWay, []time.Duration{20, 80, 200, 320}[k.random.IntN(4)]*time.Millisecond)
+			// A machine is made in some 50 ms on a host that is idle, and in many times that on one that is busy.
+			err = k.next(onTheWay, []time.Duration{5, 15, 40, 100, 250}[k.random.IntN(5)]*time.Millisecond)
 		}
 		killed <- err
 	}()
