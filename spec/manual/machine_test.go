@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
+	"powernode/internal/rtnl"
 	"powernode/platform/provider/local/cgroup"
 	"powernode/spec/rig"
 )
@@ -300,8 +300,8 @@ func removeLink(name string) error {
 	if err == nil {
 		err = netlink.LinkDel(found)
 	}
-	if err == nil || errors.As(err, new(netlink.LinkNotFoundError)) || errors.Is(err, unix.ENODEV) {
-		return nil
+	if err := rtnl.UnlessGone(err); err != nil {
+		return fmt.Errorf("remove %s: %w", name, err)
 	}
-	return fmt.Errorf("remove %s: %w", name, err)
+	return nil
 }
